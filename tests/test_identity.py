@@ -52,6 +52,7 @@ def test_fields_that_do_not_decide_what_is_computed(change: dict[str, Any]) -> N
         {"schedule": "2ep"},
         {"engine": EngineSpec(devices=2)},
         {"processes_before": ("2 until turn 3",)},
+        {"data": DataSpec(label_noise=0.2)},
     ],
 )
 def test_fields_that_do(change: dict[str, Any]) -> None:
@@ -73,6 +74,7 @@ def test_a_resume_may_change_the_machine_and_the_loggers() -> None:
 def test_what_a_shared_teacher_depends_on() -> None:
     spec = RunSpec()
     assert teacher_settings(spec) == teacher_settings(replace(spec, schedule="2ep", ema=0.9))  # type: ignore[arg-type]
+    assert teacher_settings(spec) != teacher_settings(replace(spec, data=DataSpec(label_noise=0.2)))
     assert {*teacher_settings(spec)} == {
         *("data", "seed", "batch size", "epochs", "optimizer", "learning rate", "label smoothing", "precision"),
         *("memory layout", "compiler", "shared BatchNorm"),

@@ -65,7 +65,7 @@ class Backwards:
 )
 def test_a_spec_survives_json(schedule: Schedule) -> None:
     spec = RunSpec(
-        data=DataSpec("digits", AugmentSpec(crop=2, rotate=7.5), holdout=0.1),
+        data=DataSpec("digits", AugmentSpec(crop=2, rotate=7.5), holdout=0.1, label_noise=0.2),
         network=NetworkSpec("resnet18_small", {"width": 16}),
         teacher=NetworkSpec("resnet50_small"),
         method=MethodSpec("self-kd", {"variant": "live"}),

@@ -15,7 +15,7 @@ The schedule, the losses and the methods also stand alone, for a training loop o
         ...  # turn.role learns from batch(turn.step)
 
 A name is imported when it is first asked for, so what needs no torch does not import it; `__init__.pyi` lists them all.
-`import spacedkd.models` makes the small-image ResNets known to timm.
+`import spacedkd.models` makes the networks of this package known to timm.
 """
 
 import lazy_loader

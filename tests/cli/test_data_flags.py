@@ -22,7 +22,7 @@ def test_every_flag_has_its_place() -> None:
     words = (
         "--data owner/name --root /r --image-size 64 --augment vit --mixup 0.2 --cutmix 1 --train-limit 9 "
         "--holdout 0.1 --test-part 0.3 --train-split a --test-split b --image-column c --label-column d --class-list e "
-        "--skip-bad --drop-last True"
+        "--skip-bad --drop-last True --label-noise 0.2"
     )
     assert data_of(words) == DataSpec(
         source="owner/name",
@@ -41,6 +41,7 @@ def test_every_flag_has_its_place() -> None:
         class_list="e",
         skip_bad=True,
         drop_last=True,
+        label_noise=0.2,
     )
 
 

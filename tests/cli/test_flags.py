@@ -17,7 +17,7 @@ from spacedkd.cli.overrides import apply_flags, to_spec
 from spacedkd.config.resolve import resolve_spec
 from spacedkd.config.serialization import to_json, with_changes
 from spacedkd.config.spec import OURS
-from spacedkd.models import small_resnet
+from spacedkd.models.factory import OUR_NAMES
 from spacedkd.runtime.files import write_json
 
 WITHOUT_A_FLAG = {
@@ -92,7 +92,7 @@ def test_help_fits_a_terminal(
 def test_our_networks_are_known_by_their_names() -> None:
     import spacedkd.models  # noqa: F401
 
-    assert {name for name in timm.list_models() if OURS.fullmatch(name)} == {*small_resnet.NAMES}
+    assert {name for name in timm.list_models() if OURS.fullmatch(name)} == {*OUR_NAMES}
 
 
 def test_flags_that_appeared_by_themselves() -> None:

@@ -83,7 +83,7 @@ def test_a_text_in_a_file_means_what_it_says(tmp_path: Path) -> None:
         ("--set optimizer.foreach=maybe", "foreach must be true or false, got 'maybe'"),
         ("--optimizer lion --set optimizer.caution=maybe", "caution must be true or false, got 'maybe'"),
         ("--same-init maybe", "does not expect the word 'maybe'"),
-        ("--network resnet10t", "--width is for our small-image ResNets"),
+        ("--network resnet10t", "--width is for our own networks"),
         ("--network ResNet18_Small", "ResNet18_Small is none of them"),
     ],
 )

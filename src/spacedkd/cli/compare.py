@@ -13,7 +13,7 @@ import tyro
 from spacedkd.cli.command_log import log_command, read_commands
 from spacedkd.cli.console import console, say, say_error, until_stopped
 from spacedkd.cli.flags import Given, flag, given_flags, parse
-from spacedkd.cli.overrides import SCHEDULE_FLAGS, to_spec
+from spacedkd.cli.overrides import SCHEDULE_FLAGS, check_other_init, to_spec
 from spacedkd.cli.progress import jobs_progress
 from spacedkd.cli.report import show_comparison
 from spacedkd.cli.train import PLAN, Run
@@ -150,6 +150,8 @@ def make_arms(texts: Sequence[str], methods: Sequence[str], base: Given) -> dict
             "compare needs arms: --arm 'online: --method kd' --arm 'spaced: --method kd --interval 1.5ep', "
             "or --methods kd dkd --interval 1.5ep."
         )
+    if base.get("same_init") is False:
+        check_other_init(arms.values())
     return arms
 
 
@@ -171,7 +173,10 @@ def parse_arm(text: str, base: Given) -> tuple[str, RunSpec]:
         raise UserError(f"Arm {name.strip()!r} cannot have a seed of its own: all arms get the same seeds (--seeds).")
     # An arm's own flag replaces the base's, except that --set and --without add up.
     gathered = {key: base.get(key, ()) + own.get(key, ()) for key in ("set", "without") if key in base or key in own}
-    return name.strip(), to_spec({**base, **own, **gathered})
+    spec = to_spec({**base, **own, **gathered})
+    if own.get("same_init") is False:
+        check_other_init([spec])
+    return name.strip(), spec
 
 
 def _arms_of(name: str, base: Given) -> dict[str, RunSpec]:

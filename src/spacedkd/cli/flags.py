@@ -162,7 +162,7 @@ _ABOUTS = {
 }
 _METAVARS = {
     "PIXELS": "data.augment.crop data.image_size",
-    "PART": "data.holdout data.test_part label_smoothing rate.floor rate.warmup_start",
+    "PART": "data.holdout data.test_part data.label_noise label_smoothing rate.floor rate.warmup_start",
     "FILE": "data.class_list",
     "FOLDER": "data.root",
     "DATA": "data.source",
@@ -233,7 +233,13 @@ _EVERYTHING = [
 ]
 _NETWORK = [
     *of_fields(NetworkSpec, "network"),
-    Flag("width", int, "channels of the first stage of our small-image ResNets, student and teacher", 64, "CHANNELS"),
+    Flag(
+        "width",
+        int,
+        "channels of the first stage of our own networks, student and teacher",
+        "64 of ResNets",
+        "CHANNELS",
+    ),
     Flag("teacher", str, "the teacher's network", "the student's", "NAME"),
     Flag(
         "teacher_weights",
@@ -243,6 +249,7 @@ _NETWORK = [
         "it learns too",
         "PLACE",
     ),
+    Flag("other_init", bool, "teacher and student start from different weights; the same as --no-same-init"),
     Flag(
         "assistant", tuple, "a network between teacher and student of takd; repeat for more, largest first", "", "NAME"
     ),
@@ -276,7 +283,7 @@ _SCHEDULE = [
     Flag("window", str, "space only from..to (20ep..40ep) or from+length (20ep+10ep), online elsewhere", "", "RANGE"),
     Flag("tail", str, "a last block shorter than the interval: teach it or drop it", "teach", "teach|drop"),
 ]
-_TRAINING_ONLY = ("augment", "crop", "flip", "rotate", "mixup", "cutmix", "drop_last")
+_TRAINING_ONLY = ("augment", "crop", "flip", "rotate", "mixup", "cutmix", "drop_last", "label_noise")
 _DATA = {made.name: made for made in (*of_fields(DataSpec, "data"), *of_fields(AugmentSpec, "data.augment"))}
 _IMAGES = [made for name, made in _DATA.items() if name not in _TRAINING_ONLY]
 _OWN = {
@@ -306,6 +313,10 @@ PATHS = {made.name: made.path for flags in GROUPS.values() for made in flags if 
 _BOOLEANS = {made.typed for flags in GROUPS.values() for made in flags if made.kind is bool and made.path}
 
 
+_OPPOSITES = {"--other-init": "--same-init"}
+"""flags that are on where the field of another one is off"""
+
+
 def flag_class(flags: Iterable[tuple[str, Any, Any]], about: str = "") -> Any:
     """Return the dataclass of these flags that tyro reads; `about` stands above them in the help."""
     return make_dataclass("flags", flags, frozen=True, namespace={"__doc__": about})
@@ -326,10 +337,15 @@ else:
 def spell_booleans(words: Sequence[str]) -> list[str]:
     """Return the words of a command with a value behind every flag of a boolean field: --no-flip is --flip false.
 
+    A flag that is the opposite of a field becomes that field's: --other-init is --same-init false.
+
     >>> spell_booleans(["--flip", "--no-drop-last", "--same-init", "no", "--lr", "0.1"])
     ['--flip', 'true', '--drop-last', 'false', '--same-init', 'no', '--lr', '0.1']
+    >>> spell_booleans(["--other-init", "--no-other-init", "--other-init=no"])
+    ['--same-init', 'false', '--same-init', 'true', '--same-init', 'true']
     """
     spelled: list[str] = []
+    words = [*_without_opposites(words)]
     for word, following in zip(words, [*words[1:], ""], strict=False):
         name = word.replace("_", "-")
         positive = name.replace("--no-", "--", 1)
@@ -340,6 +356,23 @@ def spell_booleans(words: Sequence[str]) -> list[str]:
         else:
             spelled.append(word)
     return spelled
+
+
+def _without_opposites(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words with the field's own flag and its value in place of a flag that is its opposite."""
+    rest = [*words]
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        name = name.replace("_", "-")
+        positive = name.replace("--no-", "--", 1)
+        if positive not in _OPPOSITES or (equals and value.lower() not in TRUTH):
+            yield word
+            continue
+        if not equals and rest and rest[0].lower() in TRUTH:
+            value = rest.pop(0)
+        on = TRUTH[value.lower()] if value else True
+        yield from (_OPPOSITES[positive], "false" if on == (name == positive) else "true")
 
 
 def given_flags(flags: Any) -> dict[str, Any]:

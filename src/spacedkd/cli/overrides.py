@@ -5,7 +5,7 @@ spec checks its fields together: a multistep rate needs its milestones.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def with_networks(spec: RunSpec, given: Given) -> RunSpec:
     if width is not None and (spec.network.is_ours or not NetworkSpec(given.get("teacher", "")).is_ours):
         if not spec.network.is_ours and not is_user_code(spec.network.name):
             raise UserError(
-                f"--width is for our small-image ResNets such as resnet18_small, and {spec.network.name} is none of "
+                f"--width is for our own networks such as resnet18_small, and {spec.network.name} is none of "
                 "them (the names of timm's networks say how wide they are): leave it out, or choose another --network."
             )
         spec = replace(spec, network=_with_option(spec.network, "width", width))
@@ -212,6 +212,28 @@ def to_spec(given: Given) -> RunSpec:
         raise UserError("--without leaves a quirk out of a --recipe: name the recipe too.")
     base = read_spec(given["spec"], given.get("trust_code", False)) if "spec" in given else RunSpec()
     return apply_flags(base, given)
+
+
+def check_other_init(specs: Iterable[RunSpec]) -> None:
+    """Refuse --other-init where it matters in none of these runs: nobody teaches, or the networks differ anyway."""
+    reasons = [_idle_other_init(spec) for spec in specs]
+    if reasons and all(reasons):
+        raise UserError(f"--other-init (--no-same-init) does not matter here: {reasons[0]}. Leave it out.")
+
+
+def _idle_other_init(spec: RunSpec) -> str:
+    """Return why teacher and student of a run have different first weights anyway, or are one; "" otherwise."""
+    from spacedkd.config.resolve import resolve_method
+
+    method, _ = resolve_method(spec)
+    if len({*method.frozen, *method.learners.values()}) == 1:
+        return f"method {spec.method.name} with these options has no teacher beside the student's network"
+    if spec.teacher is not None and len(method.roles) <= 2 and not spec.teacher.pretrained:
+        teacher, student = spec.teacher.untrained(), spec.network.untrained()
+        if teacher != student:
+            other = teacher.name if teacher.name != student.name else f"{teacher.name} with other options"
+            return f"the teacher's network, {other}, is not the student's, so their weights differ from the start"
+    return ""
 
 
 def typed_paths(given: Given) -> set[str]:

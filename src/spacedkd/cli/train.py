@@ -18,7 +18,7 @@ from rich.text import Text
 from spacedkd.cli.command_log import log_command
 from spacedkd.cli.console import console, say, until_stopped
 from spacedkd.cli.flags import PATHS, RunFlags, flag, given_flags
-from spacedkd.cli.overrides import apply_flags, folder_name, to_spec
+from spacedkd.cli.overrides import apply_flags, check_other_init, folder_name, to_spec
 from spacedkd.cli.progress import run_progress
 from spacedkd.config.recipes import quirks_of
 from spacedkd.config.serialization import to_json
@@ -128,7 +128,10 @@ def run_request(
     if extend is not None:
         return _extension_request(flags, out, resume, extend)
     if resume is None:
-        return RunRequest(to_spec(flags), out, None, None)
+        spec = to_spec(flags)
+        if flags.get("same_init") is False:
+            check_other_init([spec])
+        return RunRequest(spec, out, None, None)
     trust_code = flags.pop("trust_code", False)
     resumable = [name for name, path in PATHS.items() if path in resumable_fields()]
     if out is not None or {*flags} - {*resumable}:

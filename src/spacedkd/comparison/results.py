@@ -103,7 +103,9 @@ def _group_by_arm(folders: Sequence[Path]) -> dict[str, list[Run]]:
     return numbered
 
 
-_test_images = attrgetter("source", "root", "label_column", "class_list", "class_limit", "test_split", "test_part")
+_test_images = attrgetter(
+    "source", "root", "label_column", "class_list", "class_limit", "test_split", "test_part", "test_items"
+)
 
 
 def _difference(

@@ -90,7 +90,7 @@ class Objects:
             changes["teacher"] = _network_naming("teacher", spec.teacher or NetworkSpec(), names["teacher"])
         data = names.get("data", spec.data.source)
         if is_user_code(data):
-            changes["data"] = _spec_naming(spec.data, "source", data, ("holdout", "drop_last"))
+            changes["data"] = _spec_naming(spec.data, "source", data, ("holdout", "drop_last", "label_noise"))
         optimizer, lr = names.get("optimizer", spec.optimizer.name), names.get("lr", spec.rate.shape)
         if is_user_code(optimizer):
             changes["optimizer"] = _spec_naming(spec.optimizer, "name", optimizer, ("clip", "moves_frozen"))

@@ -38,6 +38,10 @@ def _network_option(option: str, value: str, of: Callable[[NetworkSpec], bool]) 
     return settings
 
 
+def _is_small_resnet(network: NetworkSpec) -> bool:
+    return network.is_ours and network.name.startswith("resnet") and not network.pretrained
+
+
 def _drops_path_as_pit(network: NetworkSpec) -> bool:
     return network.name.startswith("pit_") and bool(network.options.get("drop_path_rate"))
 
@@ -147,7 +151,7 @@ QUIRKS = {
     "other_init": Quirk("teacher and student start from different weights", _sets({"same_init": False})),
     "torch_init": Quirk(
         "ResNets start from PyTorch's default weights",
-        _network_option("init", "torch", lambda network: network.is_ours and not network.pretrained),
+        _network_option("init", "torch", _is_small_resnet),
     ),
     "zero_head": Quirk(
         "a DeiT's classifier starts from zero, its class token from a truncated normal (0.02)",

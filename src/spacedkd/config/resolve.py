@@ -329,10 +329,10 @@ def _load_data(spec: RunSpec, objects: Objects, library: Library) -> RunData:
     if pair is None:
         pair = _call("Data", spec.data.source, load_object(spec.data.source))
     data = from_datasets(pair, objects.collate, spec.data.holdout)
-    if data.class_names:
-        return data
-    network = factory.build_network(spec.network, data.info, spec.seed, objects.network)
-    return data.with_classes(class_count(network, data.info.sample))
+    if not data.class_names:
+        network = factory.build_network(spec.network, data.info, spec.seed, objects.network)
+        data = data.with_classes(class_count(network, data.info.sample))
+    return data.with_label_noise(spec.data.label_noise)
 
 
 def _learning_rate(spec: RunSpec, objects: Objects, steps_per_epoch: int, total: int) -> LearningRate:

@@ -47,13 +47,17 @@ from spacedkd.schedule import Duration, Joined, Schedule, describe_schedule, in_
 
 # --- Data
 
-DATASETS = ("digits", "cifar10", "cifar100", "tiny-imagenet", "imagenet-100", "imagenet-1k")
+DATASETS = ("digits", "mnist1d", "cifar10", "cifar100", "tiny-imagenet", "imagenet-100", "imagenet-1k")
 """datasets that are known by name"""
 
 
 def resolve_source(source: str) -> str:
     """Return the dataset that a source names, in any case and spelling; a folder or file of that name is left alone."""
     return source if source in DATASETS or Path(source).exists() else same_name(source, DATASETS)
+
+
+MOST_GENERATED = 10_000_000
+"""items of a split of a generated dataset"""
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,13 @@ class DataSpec:
     """where the data has no part to test on, this part of its images, evenly from all classes"""
     skip_bad: bool = False
     """leave out images that cannot be read"""
+    label_noise: float = option(0.0, later=True)
+    """this part of the training labels is replaced by other classes, the same for every seed; test and held-out labels
+    stay"""
+    train_items: int | None = option(None, later=True)
+    """how many items to train on are generated, of a dataset that is; None takes the usual number"""
+    test_items: int | None = option(None, later=True)
+    """how many items to test on are generated, of a dataset that is; None takes the usual number"""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -132,6 +143,8 @@ class DataSpec:
         check_between("cutmix", self.cutmix, 0, 1000)
         check_between("train_limit", self.train_limit, 1)
         check_between("class_limit", self.class_limit, 2)
+        check_between("train_items", self.train_items, 10, MOST_GENERATED)
+        check_between("test_items", self.test_items, 10, MOST_GENERATED)
         check_between("image_size", self.image_size, 1, 100_000)
         if self.image_column is not None and self.image_column == self.label_column:
             raise UserError(
@@ -139,6 +152,8 @@ class DataSpec:
             )
         if not 0 <= self.holdout < 1:
             raise UserError(f"holdout must be a part from 0 up to (not including) 1, got {self.holdout:g}.")
+        if not 0 <= self.label_noise < 1:
+            raise UserError(f"label_noise must be a part from 0 up to (not including) 1, got {self.label_noise:g}.")
         if self.test_part is not None and not 0 < self.test_part < 1:
             raise UserError(f"test_part must be between 0 and 1, got {self.test_part:g}.")
 
@@ -229,8 +244,8 @@ def with_extensions(schedule: Schedule, extends: Sequence[ShorterRun], steps_per
 
 # --- Networks, methods and runs
 
-OURS = re.compile(r"resnet\d+(_small(_w\d+)?|x\d)")
-"""the names of our small-image ResNets"""
+OURS = re.compile(r"resnet\d+(_small(_w\d+)?|x\d)|(mlp|cnn)_1d")
+"""the names of our networks: ResNets for small images, and small networks for signals"""
 # No 16-mixed: its loss scale would be shared by teacher and student, and the student could change the teacher.
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true", "64-true")
 
@@ -264,7 +279,7 @@ class NetworkSpec:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is one of our small-image ResNets, which are known by their names without importing them."""
+        """Whether it is one of our own networks, which are known by their names without importing them."""
         return OURS.fullmatch(self.name) is not None
 
     def untrained(self) -> NetworkSpec:

@@ -57,6 +57,8 @@ class Items:
     collate: Collate | None = None
     classes: int | None = None
     """number of classes, where it is known"""
+    shift: Tensor | None = None
+    """[rows of the dataset] int64, added to every label: label noise; None leaves all labels as they are"""
     instant = False  # loading an item may take time, so workers help
 
     def __len__(self) -> int:
@@ -93,7 +95,18 @@ class Items:
             else:
                 collated = _collate_by_user(self.collate, items, when)
         inputs, labels = _split_collated(collated)
-        return _check_inputs(inputs, len(rows)), _check_labels(labels, rows, self.classes)
+        return _check_inputs(inputs, len(rows)), self._shift(_check_labels(labels, rows, self.classes), rows)
+
+    def _shift(self, labels: Tensor, rows: Sequence[int]) -> Tensor:
+        if self.shift is None:
+            return labels
+        if labels.ndim == 2:
+            raise UserError(
+                "label_noise replaces labels that are whole numbers, and this dataset has shares of classes: leave it "
+                "out."
+            )
+        assert self.classes is not None
+        return (labels + self.shift[list(rows)].to(labels.device)) % self.classes
 
 
 def load_items(

@@ -272,6 +272,8 @@ class ImageSet(ABC):
     """brings one image to the size of the network's input; None if all have it"""
     digests: np.ndarray | None = field(default=None, repr=False, compare=False)
     """a digest of the encoded bytes of each image, [N] of 16 bytes, where they were computed on the way"""
+    rows: Tensor | None = field(default=None, repr=False, compare=False)
+    """[N] int64, the rows of the dataset's split that the images are; None where they are all of it, in order"""
 
     @property
     @abstractmethod
@@ -285,7 +287,8 @@ class ImageSet(ABC):
     def subset(self, rows: Tensor) -> Self:
         """Return the images at `rows`."""
         digests = None if self.digests is None else self.digests[rows.numpy()]
-        return replace(self, pixels=self.pixels[rows], labels=self.labels[rows], digests=digests)
+        own_rows = rows if self.rows is None else self.rows[rows]
+        return replace(self, pixels=self.pixels[rows], labels=self.labels[rows], digests=digests, rows=own_rows)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -332,6 +335,15 @@ class Images(ImageSet):
     def to(self, device: torch.device) -> Self:
         """Return the images on a device."""
         return replace(self, pixels=self.pixels.to(device), labels=self.labels.to(device))
+
+
+class Signals(Images):
+    """Signals in memory: floats, which a network is shown as they are."""
+
+    pixels: Tensor  # [N, C, H, W] float32
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        return pixels
 
 
 class Encoded(ImageSet):

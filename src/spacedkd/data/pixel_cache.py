@@ -33,6 +33,7 @@ from spacedkd.data.images import (
     Fit,
     ImageColumn,
     Images,
+    Signals,
     decode,
     digest_of_bytes,
     first_size,
@@ -69,15 +70,20 @@ def load_images(
 ) -> tuple[Images | Encoded, str | None]:
     """Return the images at `rows` of a split as a resolved spec wants them, and a sentence on those left out.
 
+    Signals are left as they are.
+
     They still lack the names of the classes and the normalisation. Refuses images that cannot be read, unless the spec
     says skip_bad.
     """
+    if isinstance(split.images, np.ndarray) and split.images.dtype == np.float32:
+        signals = torch.from_numpy(np.ascontiguousarray(split.images[rows.numpy()].transpose(0, 3, 1, 2)))
+        return Signals(signals, labels[rows], (), (), (), rows=rows), None
     augmentation = get_augmentation(spec.augmentation or "")
     fit = None if spec.image_size is None else augmentation.fit(spec.image_size)
     fit_now, fit_later = (fit, None) if augmentation.fits_first else (None, fit)
     if isinstance(split.images, np.ndarray):
         pixels = _pixels_of_array(split.name, split.images[rows.numpy()], augmentation.needs_colour, fit, fit_now)
-        return Images(pixels, labels[rows], (), (), (), fit_later), None
+        return Images(pixels, labels[rows], (), (), (), fit_later, rows=rows), None
     images = split.images[rows]
     decoded = decode_into_memory(images, fit_now, memory_limit)
     bad, digests = check_images(images) if decoded is None else (decoded[1], None)
@@ -87,8 +93,9 @@ def load_images(
         raise UserError(f"{split.name} has no image that can be read, first {images.name(0)}.")
     if decoded is None:
         good_digests = None if digests is None else digests[good.numpy()]
-        return Encoded(images[good], labels[rows[good]], (), (), (), fit, good_digests), note
-    return Images(decoded[0][good] if bad else decoded[0], labels[rows[good]], (), (), (), fit_later), note
+        return Encoded(images[good], labels[rows[good]], (), (), (), fit, good_digests, rows[good]), note
+    pixels = decoded[0][good] if bad else decoded[0]
+    return Images(pixels, labels[rows[good]], (), (), (), fit_later, rows=rows[good]), note
 
 
 def add_digests(images: Images | Encoded, split: RawSplit, rows: Tensor) -> Images | Encoded:

@@ -57,6 +57,8 @@ class Reader:
     """the suffix of the files that it reads"""
     options: tuple[str, ...] = ()
     """the fields of a DataSpec that it reads besides `source`; one that no reader of a source reads is refused"""
+    signals: bool = False
+    """whether its items are signals, floats that are neither resized nor augmented, and no images"""
     augmentation: str | None = None
     """the augmentation of training images where the user names none; None decides by the size of an image"""
 
@@ -76,10 +78,10 @@ class Reader:
 
 
 class RawSplit(NamedTuple):
-    """N images that are not decoded yet, with their labels."""
+    """N images that are not decoded yet, or N signals, with their labels."""
 
     name: str
-    images: np.ndarray | ImageColumn  # an array is uint8 [N, H, W, C]
+    images: np.ndarray | ImageColumn  # an array is [N, H, W, C]: uint8, or float32 for signals
     labels: np.ndarray  # [N] whole numbers or text
 
 

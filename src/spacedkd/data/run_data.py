@@ -25,8 +25,9 @@ from torch.utils.data import Subset
 from spacedkd.config.spec import DataSpec
 from spacedkd.data import transforms
 from spacedkd.data.dataset import Collate, Items, check_map_style, describe_form
-from spacedkd.data.images import BadImage, Encoded, ImageColumn, Images, ImageSet
+from spacedkd.data.images import BadImage, Encoded, ImageColumn, Images, ImageSet, Signals
 from spacedkd.data.inputs import DataInfo, Inputs, Normalisation, tensors
+from spacedkd.data.label_noise import label_shifts
 from spacedkd.data.pixel_cache import MEMORY_LIMIT, add_digests, load_images
 from spacedkd.data.reader import Classes, RawDataset, RawSplit, check_test_split
 from spacedkd.data.stream import DatasetStream, Stream, TrainingStream
@@ -58,13 +59,16 @@ class RunData:
     """tells this data from other data of the same name"""
     repeated: Mapping[str, int | None] = field(default_factory=dict)
     """number of images of each evaluated split that are training images as well; None where that is not known"""
+    label_noise: float = 0.0
+    """this part of the labels in `train` is wrong on purpose"""
 
     @cached_property
     def info(self) -> DataInfo:
         """All that a network is built from."""
         if isinstance(self.train, Items):
             return DataInfo(self.test.inputs_and_labels(torch.arange(2) % len(self.test))[0], self.class_names)
-        return DataInfo(self.train.inputs(torch.arange(2)), self.class_names, (self.train.mean, self.train.std))
+        normalisation = None if isinstance(self.train, Signals) else (self.train.mean, self.train.std)
+        return DataInfo(self.train.inputs(torch.arange(2)), self.class_names, normalisation)
 
     def samples(self) -> list[Inputs]:
         """Return two training inputs and two test inputs, without random changes."""
@@ -108,9 +112,12 @@ class RunData:
     def with_spec(self, spec: DataSpec) -> RunData:
         """Return the images with the augmentation, mixup, cutmix and holdout of a resolved spec."""
         assert isinstance(self.train, ImageSet)
-        augmentation = transforms.build_augmentation(spec.augmentation or "", spec.augment, self.train.shape[1])
+        augmentation: Augmentation = BatchWise()
+        if not isinstance(self.train, Signals):
+            augmentation = transforms.build_augmentation(spec.augmentation or "", spec.augment, self.train.shape[1])
         mix = Mix(spec.mixup, spec.cutmix) if spec.mixup or spec.cutmix else None
-        return replace(self, augmentation=augmentation, mix=mix).with_holdout(spec.holdout)
+        varied = replace(self, augmentation=augmentation, mix=mix)
+        return varied.with_holdout(spec.holdout).with_label_noise(spec.label_noise)
 
     def with_holdout(self, part: float) -> RunData:
         """Return the data with this part of the training images held out, the same images for every seed."""
@@ -122,6 +129,32 @@ class RunData:
             raise UserError(f"A holdout of {part:g} of {count} images leaves one side empty; choose another part.")
         train, holdout = (self.train.subset(rows.sort().values) for rows in (order[held_out:], order[:held_out]))
         return replace(self, train=train, holdout=holdout).with_repeated()
+
+    def with_label_noise(self, part: float) -> RunData:
+        """Return the data with this part of the training labels replaced by other classes, as `label_noise` says.
+
+        Labels to test on and held-out ones stay. The digest tells the labels that are trained on.
+        """
+        if not part:
+            return self
+        train: Images | Encoded | Items
+        if isinstance(self.train, Items):  # whose labels are known only when an item is loaded: one class for all
+            rows = self.train.rows
+            shifts = label_shifts(torch.zeros_like(rows), rows, len(self.class_names), part)
+            every_row = torch.zeros(len(self.train.dataset), dtype=torch.int64)
+            train = replace(self.train, shift=every_row.index_put((rows,), shifts))
+            train.inputs_and_labels(torch.arange(1))  # refuses labels that are shares before anything is trained
+            noise = _digest_values(shifts.tolist())
+        else:
+            labels, classes = self.train.labels, len(self.train.classes)
+            rows = torch.arange(len(labels)) if self.train.rows is None else self.train.rows
+            shifts = label_shifts(labels, rows, classes, part)
+            train = replace(self.train, labels=(labels + shifts) % classes)
+            noise = _digest_values(train.labels.tolist())
+        wrong = int(shifts.count_nonzero())
+        note = f"{wrong} of {len(train)} training labels are wrong on purpose (label_noise {part:g})."
+        digest = {**self.digest, "training": {**self.digest.get("training", {}), "label noise": noise}}
+        return replace(self, train=train, label_noise=part, notes=(*self.notes, note), digest=digest)
 
     def with_repeated(self) -> RunData:
         """Return the data with `repeated` counted."""
@@ -197,7 +230,7 @@ def load_splits(raw: RawDataset, spec: DataSpec, memory_limit: int = MEMORY_LIMI
     test, test_note = load_images(raw_test, test_rows, test_labels, spec, memory_limit)
     if type(train) is not type(test):  # pixels cannot be compared with encoded bytes, so bytes are with bytes
         train, test = add_digests(train, raw.train, train_rows), add_digests(test, raw_test, test_rows)
-    mean, std = transforms.get_augmentation(spec.augmentation or "").normalisation or measure_normalisation(train)
+    mean, std = ((), ()) if isinstance(train, Signals) else _normalisation(train, spec)
     return RunData(
         train=replace(train, classes=classes.names, mean=mean, std=std),
         test=replace(test, classes=classes.names, mean=mean, std=std),
@@ -206,6 +239,10 @@ def load_splits(raw: RawDataset, spec: DataSpec, memory_limit: int = MEMORY_LIMI
         notes=tuple(note for note in (*raw.notes, classes.note, train_note, test_note) if note),
         digest=digest_dataset(raw),
     ).with_repeated()
+
+
+def _normalisation(train: Images | Encoded, spec: DataSpec) -> Normalisation:
+    return transforms.get_augmentation(spec.augmentation or "").normalisation or measure_normalisation(train)
 
 
 def measure_normalisation(images: Images | Encoded) -> Normalisation:
@@ -331,7 +368,12 @@ SAMPLED_PIXELS = 64
 
 Digest = Mapping[str, Mapping[str, int | str]]
 """split -> number of images, and a digest each of their names, labels and contents"""
-_DIFFERENCES = {"names": "names, or another order", "labels": "labels", "contents": "contents"}
+_DIFFERENCES = {
+    "names": "names, or another order",
+    "labels": "labels",
+    "contents": "contents",
+    "label noise": "wrong labels",
+}
 
 
 def digest_dataset(raw: RawDataset) -> Digest:

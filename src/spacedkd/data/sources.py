@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from spacedkd.config.spec import DataSpec
-from spacedkd.data import arrays, benchmarks, folders, hub, parquet, transforms
+from spacedkd.config.spec import AugmentSpec, DataSpec
+from spacedkd.data import arrays, benchmarks, folders, hub, mnist1d, parquet, transforms
 from spacedkd.data.images import first_size
 from spacedkd.data.pixel_cache import MEMORY_LIMIT
 from spacedkd.data.reader import RawDataset, Reader
@@ -23,6 +23,7 @@ from spacedkd.runtime.processes import check_pixels, print_notice
 
 READERS: tuple[Reader, ...] = (
     arrays.DIGITS,
+    mnist1d.MNIST1D,
     benchmarks.CIFAR10,
     benchmarks.CIFAR100,
     benchmarks.TINY_IMAGENET,
@@ -107,6 +108,8 @@ class Library:
             spec = replace(spec, source=same_name(spec.source, dataset_names()))
         reader = self._choose_reader(spec.source)
         refuse_unread_options(spec, reader)
+        if reader.signals:
+            return _unvaried(spec)
         resolved = self._resolve_augmentation(spec, reader)
         augmentation = transforms.get_augmentation(resolved.augmentation or "")
         if resolved.augment != augmentation.augment and not augmentation.adjustable:
@@ -159,6 +162,22 @@ class Library:
         if spec.augmentation in transforms.DATA_DEPENDENT and _could_be_photographs(raw):
             name = transforms.PAPER_SIZES.get(size, name)
         return name, None if isinstance(raw.train.images, np.ndarray) else side  # arrays keep the shape they have
+
+
+def _unvaried(spec: DataSpec) -> DataSpec:
+    """Return the spec of a dataset of signals; refuse what resizes images, or changes them at random."""
+    spec = replace(
+        spec,
+        augmentation=None if spec.augmentation == "none" else spec.augmentation,
+        augment=None if spec.augment == AugmentSpec() else spec.augment,
+    )
+    for name in ("augmentation", "augment", "cutmix", "image_size"):
+        if getattr(spec, name) != getattr(DataSpec(), name):
+            flags = {"augment": "crop, flip and rotate change"}.get(name, f"{name} changes")
+            raise UserError(
+                f"{flags} images, and {spec.source} has signals, which are taken as they are: leave it out."
+            )
+    return spec
 
 
 def resolve_data(spec: DataSpec) -> DataSpec:

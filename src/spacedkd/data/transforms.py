@@ -238,6 +238,8 @@ class BatchWise:
 
         The changes of an image depend on the seed and its position alone.
         """
+        if self.augment == AugmentSpec():
+            return images.inputs(rows[positions])
         draw = draw_affine(self.augment, len(rows), seed).rows(positions)
         return images.normalise(apply_affine(images.resized(rows[positions]), draw))
 

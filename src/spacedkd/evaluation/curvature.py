@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from spacedkd.config.serialization import to_json
-from spacedkd.evaluation.instrument import Entry, Headline, Instrument, Metric, ResultTable, check_at_least, loss_metric
+from spacedkd.evaluation.instrument import (
+    Entry,
+    Headline,
+    Instrument,
+    Metric,
+    ResultTable,
+    check_at_least,
+    loss_metric,
+    training_images,
+)
 from spacedkd.runs.schema import PositiveCount
 from spacedkd.runtime.errors import UserError
 
@@ -94,7 +103,7 @@ class Curvature(Instrument):
     @classmethod
     def metrics(cls, entry: CurvatureEntry) -> Iterator[tuple[str, Metric]]:
         """Yield the trace and the largest eigenvalue."""
-        settings = f"{entry['images']} training images, {entry['batchnorm']}"
+        settings = f"{training_images(entry)}, {entry['batchnorm']}"
         yield "trace", loss_metric("Hessian trace", entry["trace"]["value"], settings)
         yield "largest", loss_metric("Largest eigenvalue", entry["largest"]["value"], settings)
 
@@ -109,7 +118,7 @@ class Curvature(Instrument):
         missed = sum(trace["stopped"] == "most products" for trace in traces)
         short = f", which {missed} of {len(traces)} runs did not reach" if missed else ""
         return (
-            f"Hessian of the mean cross-entropy of {first['images']} training images as they are; trace by "
+            f"Hessian of the mean cross-entropy of {training_images(first)}, as they are; trace by "
             f"{first['trace']['method']}; BatchNorm: {first['batchnorm']}. Standard errors of the traces were "
             f"{100 * min(errors):.1f} to {100 * max(errors):.1f} %; asked for were at most {goal} %{short}."
         )
@@ -127,7 +136,7 @@ class Curvature(Instrument):
             for name, each, error in estimates
         ]
         yield ResultTable(
-            f"curvature, {entry['images']} training images",
+            f"curvature, {training_images(entry)}",
             ("what", "value", "error", "products", "stopped"),
             rows,
             f"standard error of a trace, residual of the eigenvalue; BatchNorm: {entry['batchnorm']}",

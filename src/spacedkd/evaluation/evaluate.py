@@ -60,7 +60,9 @@ def measure(
     for instrument in instruments:
         instrument.check_subject(subject)
     make_folder(folder, "--out")
+    noise = networks.data.label_noise
+    measured = {"model": networks.student, "head": "final", **({"label_noise": noise} if noise else {})}
     for instrument in instruments:
-        entry = {"measured": {"model": networks.student, "head": "final"}, **to_json(instrument.measure(subject))}
+        entry = {"measured": measured, **to_json(instrument.measure(subject))}
         evaluation = document.write(folder, networks.origin, {instrument.name: entry})
     return evaluation

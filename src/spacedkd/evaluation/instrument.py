@@ -56,7 +56,14 @@ def silent(_: str, __: int) -> AbstractContextManager[Advance]:
     return nullcontext(lambda _: None)
 
 
-class Measured(TypedDict):
+class MeasuredLabels(TypedDict, total=False):
+    """The training labels of the data; a class of its own, since `NotRequired` is not seen in a module like this."""
+
+    label_noise: float
+    """the part of them that is wrong on purpose, where there is one"""
+
+
+class Measured(MeasuredLabels):
     """The network that an instrument was used on."""
 
     model: str
@@ -66,6 +73,13 @@ class Entry(TypedDict):
     """An instrument's entry in evaluation.json; each adds its own keys."""
 
     measured: Measured
+
+
+def training_images(entry: Any) -> str:
+    """Return how many training images an instrument measured, and whether the labels it compared with are wrong."""
+    noise = entry["measured"].get("label_noise")
+    labels = "" if noise is None else f" with the labels trained on, {100 * noise:g} % of them wrong"
+    return f"{entry['images']} training images{labels}"
 
 
 class Metric(NamedTuple):

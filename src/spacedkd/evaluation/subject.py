@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd.data.dataset import Items
-from spacedkd.data.images import Encoded, Images
+from spacedkd.data.images import Encoded, Images, Signals
 from spacedkd.data.run_data import RunData, evenly_by_class
 from spacedkd.data.stream import Batch, evaluation_batches
 from spacedkd.evaluation.instrument import Advance, Progress, silent
@@ -120,9 +120,10 @@ class Subject:
 
 
 def require_pixels(part: Part, what: str) -> Images | Encoded:
-    """Return images whose pixels can be changed; the items of a user's dataset are refused."""
-    if isinstance(part, Items):
-        raise UserError(f"{what} change the pixels of images, and this run has a user's dataset: leave them out.")
+    """Return images whose pixels can be changed; signals and the items of a user's dataset are refused."""
+    if isinstance(part, Items | Signals):
+        has = "signals" if isinstance(part, Signals) else "a user's dataset"
+        raise UserError(f"{what} change the pixels of images, and this run has {has}: leave them out.")
     return part
 
 

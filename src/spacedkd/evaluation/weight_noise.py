@@ -32,6 +32,7 @@ from spacedkd.evaluation.instrument import (
     Value,
     check_at_least,
     loss_metric,
+    training_images,
 )
 from spacedkd.runs.schema import Count, Interval, PositiveCount
 from spacedkd.runtime.errors import UserError
@@ -118,7 +119,7 @@ class WeightNoise(Instrument):
     def metrics(cls, entry: WeightNoiseEntry) -> Iterator[tuple[str, Metric]]:
         """Yield accuracy and loss without noise, the mean accuracy over levels, and both at each level."""
         images, levels = entry["images"], entry["levels"]
-        shared = f"{images} training images, {entry['draws']} draws, seed {entry['seed']}"
+        shared = f"{training_images(entry)}, {entry['draws']} draws, seed {entry['seed']}"
         yield "clean/accuracy", Metric("Training accuracy", entry["accuracy"], 1 / images, shared)
         yield "clean/loss", loss_metric("Training loss", entry["loss"], shared)
         mean = sum(each["accuracy"]["mean"] for each in levels) / len(levels)
@@ -136,7 +137,7 @@ class WeightNoise(Instrument):
         """Return on how many images and draws the means are taken, and what levels mean."""
         entry = entries[0]
         return (
-            f"{entry['images']} training images as they are, {entry['draws']} draws at each level; BatchNorm: "
+            f"{training_images(entry)}, as they are, {entry['draws']} draws at each level; BatchNorm: "
             f"{entry['batchnorm']}. Absolute noise has this deviation everywhere, relative noise this part of a "
             "tensor's root mean square."
         )
@@ -150,7 +151,7 @@ class WeightNoise(Instrument):
             for each in entry["levels"]
         ]
         yield ResultTable(
-            f"with noise on the weights, {entry['images']} training images",
+            f"with noise on the weights, {training_images(entry)}",
             ("noise", "level", "loss", "accuracy, percent"),
             rows,
             f"means of {entry['draws']} draws ± half their 95 % interval; relative to each tensor's root mean square",

@@ -116,6 +116,10 @@ def dataset_on_hub(source: str) -> str | None:
 
 def describe_preprocessing(spec: RunSpec, config: Mapping[str, Any]) -> str:
     """Return size, scaling and normalisation in words, for readers who preprocess images without timm."""
+    if spec.data.source == "mnist1d":
+        return (
+            "The network was shown the signals of MNIST-1D as spacedkd generates them, one channel, one row, 40 points."
+        )
     if not prepares_images(spec.data):
         return "The network was shown what a dataset of its author's gave: prepare inputs in the same way."
     about = config.get("pretrained_cfg") or config
@@ -325,7 +329,8 @@ def _rows(subject: Subject) -> Iterator[tuple[str, str]]:
     yield "head", "the deepest (`final`), the only one that is exported"
     yield "test images", count(run.plan["test_images"])
     if subject.training_images is not None:
-        yield "training images", count(subject.training_images)
+        wrong = f", {100 * spec.data.label_noise:g} % of them with a wrong label" if spec.data.label_noise else ""
+        yield "training images", f"{count(subject.training_images)}{wrong}"
     yield "seeds", f"one, seed {spec.seed}"
     yield "precision it was trained and measured in", escaped(spec.precision)
     cost = run.cost
@@ -352,7 +357,7 @@ def _opening(subject: Subject) -> str:
         )
     ours = subject.is_ours
     first = "import spacedkd.models  # makes this network known to timm\n" if ours else ""
-    note = " The network is one of spacedkd's small-image ResNets, so `import spacedkd.models` comes first." * ours
+    note = " The network is one of spacedkd's own, so `import spacedkd.models` comes first." * ours
     opened = (
         f'model = timm.create_model("hf-hub:{repository}", pretrained=True).eval()\n'
         '# or from a folder: timm.create_model("local-dir:FOLDER", pretrained=True)\n'

@@ -41,6 +41,8 @@ class Fork:
 
     def pool(self, network: nn.Module, shared: Tensor) -> Tensor:
         """Return the trunk's output as vectors [B, C]: the mean over positions, or the class token if that is read."""
+        if shared.ndim == 2:
+            return shared
         if shared.ndim == 4:
             return shared.mean((2, 3) if shared.shape[1] == self.channels else (1, 2))
         return shared[:, 0] if getattr(network, "global_pool", None) == "token" else shared.mean(1)

@@ -1,4 +1,4 @@
-"""Networks built from a spec: timm's by name, among them our small-image ResNets, and those of users' functions.
+"""Networks built from a spec: timm's by name, among them our own, and those of users' functions.
 
 `build_network` is the way in. Every network runs on two items of the data before it is returned, so that a misfit is
 found before training. Weights depend on the seed alone, unless trained ones are loaded.
@@ -21,7 +21,7 @@ from spacedkd.config.serialization import by_signature, qualified_name
 from spacedkd.config.spec import NetworkSpec
 from spacedkd.data.inputs import DataInfo, Inputs, call, first_not_finite, row_count
 from spacedkd.data.transforms import preserve_generators, seed_generators
-from spacedkd.models import small_resnet
+from spacedkd.models import signal_networks, small_resnet
 from spacedkd.models.classifier import Classifier, eval_mode, logits_and_features
 from spacedkd.models.preprocessing import (
     Resize,
@@ -70,10 +70,13 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+OUR_NAMES = (*small_resnet.NAMES, *signal_networks.NAMES)
+
+
 def network_names(pattern: str = "") -> list[str]:
     """Return the names of networks, our own first; `pattern` may hold wildcards: 'resnet*'."""
     names: list[str] = timm.list_models(pattern)
-    return [*(n for n in small_resnet.NAMES if n in names), *(n for n in names if n not in small_resnet.NAMES)]
+    return [*(n for n in OUR_NAMES if n in names), *(n for n in names if n not in OUR_NAMES)]
 
 
 # Users' functions
@@ -333,7 +336,7 @@ ZERO_HEAD = "zero-head"
 
 
 def starts_with_zero_head(spec: NetworkSpec) -> bool:
-    """Return whether a timm network starts with a zero head; our ResNets have an `init` of their own."""
+    """Return whether a timm network starts with a zero head; `init` of our own networks is theirs."""
     return not spec.is_ours and spec.options.get("init") == ZERO_HEAD
 
 

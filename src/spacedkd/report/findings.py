@@ -116,6 +116,11 @@ def facts(arm: Arm) -> Iterator[str]:
     if run.leader is not None and run.interval:
         others = join_words([f"the {role}" for role in run.roles[1:]])
         yield f"Turns: the {run.leader} learns {plural(run.interval, 'step')}, then {others} the same ones, and so on."
+    if spec.data.label_noise:
+        yield (
+            f"Labels: {100 * spec.data.label_noise:g} % of the training labels are wrong (seeded, the same for every "
+            "run); those to test on are not."
+        )
     rate = f"{spec.optimizer.name}, learning rate {spec.optimizer.lr:g} ({spec.rate.shape})"
     yield f"Updates: {rate}, batches of {count(spec.batch_size)}, {plural(run.steps_per_epoch, 'step')} an epoch."
     images = count(cost["forward_images"])
@@ -155,10 +160,14 @@ def title(arms: Sequence[Arm]) -> str:
 
 
 def data_name(spec: RunSpec) -> str:
-    """Return the name of the data set, and how much of it is used."""
-    limits = {"classes": spec.data.class_limit, "training images": spec.data.train_limit}
-    used = ", ".join(f"{count(limit)} {what}" for what, limit in limits.items() if limit is not None)
-    return _source(spec) + (f" ({used})" if used else "")
+    """Return the name of the data set, how much of it is used, and how many of its training labels are wrong."""
+    data = spec.data
+    limits = {"classes": data.class_limit, "training images": data.train_limit or data.train_items}
+    limits["test images"] = data.test_items
+    used = [f"{count(limit)} {what}" for what, limit in limits.items() if limit is not None]
+    if data.label_noise:
+        used.append(f"{100 * data.label_noise:g} % of the training labels wrong")
+    return _source(spec) + (f" ({', '.join(used)})" if used else "")
 
 
 def network_name(network: NetworkSpec) -> str:
