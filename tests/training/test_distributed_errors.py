@@ -181,8 +181,9 @@ def test_ranks_that_wait_find_it_or_stop_at_the_same_time(
 
     def rank(number: int) -> tuple[int, bool]:
         rank_of.number, path = number, Appears(looks[number])
-        plan = SimpleNamespace(method=SimpleNamespace(learners={"teacher": "teacher"}))
-        replay = Replay(plan, {"teacher": nn.Identity()}, {"teacher": path}, lambda entry: None)  # type: ignore[arg-type, dict-item]
+        method = SimpleNamespace(learners={"teacher": "teacher"})
+        run = SimpleNamespace(method=method, average_seen=lambda role: None)
+        replay = Replay(run, {"teacher": nn.Identity()}, {"teacher": path}, {}, lambda entry: None)  # type: ignore[arg-type, dict-item]
         replay.skip(Block("teacher", 0, [0]))
         with CollectiveStop(Fake(number, []), lambda: path.looks > stops[number]) as stop:  # type: ignore[arg-type]
             for _ in replay.load(stop.all_ready):

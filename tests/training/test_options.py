@@ -20,10 +20,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from spacedkd import DataSpec, EngineSpec, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, Turn, train
+from spacedkd.averages import Exponential
 from spacedkd.config.resolve import resolve
 from spacedkd.config.serialization import to_json
+from spacedkd.models.pretrained import move_average
 from spacedkd.training.learner import Learner, MicroBatch, make_optimizer
-from spacedkd.training.state import update_average
 from tests.conftest import assert_same_bits, of_model, tensors
 from tests.training.stepping import ready
 from tests.training.stopping import train_in_parts
@@ -109,7 +110,7 @@ def test_the_average_follows_its_formula() -> None:
             module[0].weight.add_(1.0)
             module[1].running_mean.add_(1.0)
             module[1].num_batches_tracked.add_(1)
-        update_average(average, module, 0.5, step)
+        move_average(average, module, Exponential(0.5).share(step, total=5))
         decay = min(0.5, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * module[0].weight.detach()
         statistics = decay * statistics + (1 - decay) * module[1].running_mean

@@ -122,7 +122,7 @@ class Replay:
         for role, update in reached.items():
             for trajectory, model in self._recorded(role):
                 while not all_ready((waiting := trajectory.waits_for(update)) is None):
-                    yield waiting or f"waiting for all processes to see update {update} of the {trajectory.role}"
+                    yield waiting or f"waiting for all processes to see update {update} of the {role}"
                     time.sleep(POLL_SECONDS)
                 trajectory.load(update, model)
         for block in self._skipped:
