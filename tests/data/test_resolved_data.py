@@ -117,6 +117,7 @@ FOLDER = {"class_list", "test_part", "skip_bad", *PARTS}
 TABLE = {"image_column", "label_column", "test_part", "skip_bad", *PARTS}
 READ = {
     "digits": set(),
+    "mnist1d": {"train_items", "test_items"},
     "cifar10": {"root"},
     "cifar100": {"root"},
     "tiny-imagenet": {"root", "skip_bad", *PARTS},

@@ -67,24 +67,24 @@ def _block(split: str, number: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _signals(labels: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
-    """Return a new signal for each class, float64 [B, 40]; elementwise arithmetic, the same bits on any machine."""
+    """Return a new signal for each class, float64 [B, 40]; without BLAS, whose sums differ between machines."""
     count = len(labels)
     padding, shift = rng.randint(36, 61, count), rng.randint(0, 48, count)
     scale, shear = 0.8 + 0.4 * rng.random_sample(count), 0.75 * (rng.random_sample(count) - 0.5)
-    # The place of every point in its padded template, before the signal was shifted around.
+    # The position of every point in its padded template, before the signal was shifted around.
     point = (np.arange(_LENGTH) - shift[:, None]) % _LENGTH
-    place = point * ((_POINTS + padding - 1) / (_LENGTH - 1))[:, None]
-    below = place.astype(np.int64)
+    position = point * ((_POINTS + padding - 1) / (_LENGTH - 1))[:, None]
+    below = position.astype(np.int64)
     padded = np.pad(_normalised_templates(), ((0, 0), (0, _LENGTH + 1 - _POINTS)))
-    left, right = padded[labels[:, None], below], padded[labels[:, None], below + 1]
-    signals = scale[:, None] * (left + (right - left) * (place - below))
+    start, end = padded[labels[:, None], below], padded[labels[:, None], below + 1]
+    signals = scale[:, None] * (start + (end - start) * (position - below))
     noise = _smooth(0.25 * rng.standard_normal((count, _LENGTH)))
-    signals = np.where(place < _POINTS, signals, noise) + 0.02 * rng.standard_normal((count, _LENGTH))
+    signals = np.where(position < _POINTS, signals, noise) + 0.02 * rng.standard_normal((count, _LENGTH))
     signals -= shear[:, None] * np.linspace(-0.5, 0.5, _LENGTH)
-    place = np.linspace(0, _LENGTH - 1, _SAMPLES)
-    below = place.astype(np.int64).clip(max=_LENGTH - 2)
-    left, right = signals[:, below], signals[:, below + 1]
-    sampled: np.ndarray = left + (right - left) * (place - below)
+    position = np.linspace(0, _LENGTH - 1, _SAMPLES)
+    below = position.astype(np.int64).clip(max=_LENGTH - 2)
+    start, end = signals[:, below], signals[:, below + 1]
+    sampled: np.ndarray = start + (end - start) * (position - below)
     return sampled
 
 
