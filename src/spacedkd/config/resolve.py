@@ -1,6 +1,6 @@
 """Resolution of a spec, which may leave things open, to a `ResolvedRun`, in which everything is decided.
 
-`resolve` is the only place that fills in what a spec leaves open, and that refuses what does not go together. It is a
+`resolve` is the only place that decides what a spec leaves open, and that refuses what does not go together. It is a
 pure function of the spec, the objects given with it, and the data: nothing is built, and nothing is written.
 """
 
@@ -52,7 +52,7 @@ class ResolvedRun:
     """A run in which everything is decided, and everything that changes is a function of the turn."""
 
     spec: RunSpec
-    """as given, with everything it left open filled in"""
+    """as given, with everything decided that it left open"""
     objects: Objects
     method: Method
     roles: Sequence[str]
@@ -165,7 +165,7 @@ def resolve(spec: RunSpec, objects: Objects | None = None, library: Library | No
 
 @user_code()
 def resolve_spec(spec: RunSpec, objects: Objects | None = None, library: Library | None = None) -> RunSpec:
-    """Return the spec with everything it leaves open filled in, so that it will mean the same tomorrow.
+    """Return the spec with everything decided that it leaves open, so that it will mean the same tomorrow.
 
     This is the part of `resolve` that needs no images: it tells whether a folder holds the same run.
     """
@@ -233,7 +233,7 @@ def make_stream(spec: RunSpec, data: RunData, rank: int, ranks: int) -> Stream:
 
 
 def _resolve_engine(engine: EngineSpec) -> EngineSpec:
-    """Fill in the threads, and refuse what this machine cannot do: a spec may have been written on another one."""
+    """Set the threads, and refuse what this machine cannot do: a spec may have been written on another one."""
     check_threads(engine.threads)
     check_count("workers", engine.workers, least=64)
     if not torch.cuda.is_available():

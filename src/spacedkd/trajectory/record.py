@@ -75,7 +75,7 @@ class TrajectoryRecorder:
         run = self.folder.path
         self.folder.make(index_file(run).parent)
         entries = [*journal]
-        # Those who wait for a snapshot hold the lock for a moment, to see whether somebody records.
+        # A process that waits for a snapshot holds the lock briefly, to see whether another one records.
         with hold(recording_lock(run), seconds=60, within=self.folder):
             for role, writer in self._writers.items():
                 writer.open(done[role], entries)
@@ -181,7 +181,7 @@ class JournalWriter:
         self._hash = JournalHash()
 
     def open(self) -> None:
-        """Resume behind the last snapshot: cut off what a kill has left behind it."""
+        """Resume after the last snapshot: delete what a killed process wrote after it."""
         read = end = 0
         lines = JournalHash()
         if not self.run.exists(self.file):

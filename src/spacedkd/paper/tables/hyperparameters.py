@@ -37,7 +37,10 @@ def with_lr(run: RunSpec, lr: float) -> RunSpec:
 
 
 def with_batches(run: RunSpec, size: int) -> RunSpec:
-    """Of this size beside the paper's 128; of a smaller scale the same part of its own, but enough for BatchNorm."""
+    """Return the run with a batch of `size` where the paper has 128: at a smaller scale the same part, at least 4.
+
+    BatchNorm needs more than one image.
+    """
     return replace(run, batch_size=max(4, size * run.batch_size // 128))
 
 
