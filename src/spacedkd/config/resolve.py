@@ -74,7 +74,7 @@ class ResolvedRun:
     @property
     def student(self) -> str:
         """The name of the model that is reported and saved: the last role's."""
-        return self.method.learners[self.roles[-1]]
+        return str(self.method.learners[self.roles[-1]])
 
     def network(self, role: str) -> NetworkSpec:
         """Return the network of a role: the run's own for the last one, the teacher's, if there is one, for others."""
@@ -255,11 +255,12 @@ def _total_steps(spec: RunSpec, steps_per_epoch: int) -> int:
 
 def _trained_roles(spec: RunSpec, method: Method) -> Sequence[str]:
     """Return the roles up to the one that the spec says is trained `only`, or all of them."""
+    roles: Sequence[str] = method.roles
     if spec.only is None:
-        return method.roles
-    if spec.only not in method.roles:
-        raise unknown("role in --only", spec.only, method.roles)
-    return method.roles[: method.roles.index(spec.only) + 1]
+        return roles
+    if spec.only not in roles:
+        raise unknown("role in --only", spec.only, roles)
+    return roles[: roles.index(spec.only) + 1]
 
 
 def _stop_step(method: Method, role: str, steps_per_epoch: int, total: int) -> int:

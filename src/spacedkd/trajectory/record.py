@@ -44,7 +44,7 @@ def updates_to_record(run: ResolvedRun, role: str) -> list[int]:
     """Return the updates after which students of the schedules in `record` see a role, and its last update."""
     roles = (*run.method.roles, "follower")
     if role != run.method.roles[-1]:
-        roles = run.method.roles  # type: ignore[assignment]
+        roles = run.method.roles
     updates = {run.stops[role]}
     for schedule in run.spec.record:
         in_run = in_steps(schedule, run.steps_per_epoch, run.total_steps)
