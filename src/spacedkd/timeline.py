@@ -149,7 +149,7 @@ class Timeline:
         return {**leader_steps}
 
     def is_replay(self, turn: Turn) -> bool:
-        """Whether a turn is part of a replay: its block has several turns, or the first role is further already.
+        """Return whether a turn is part of a replay: its block has several turns, or the first role is further already.
 
         >>> from spacedkd.schedule import Ahead, Spaced
         >>> roles = ("teacher", "student")
@@ -254,7 +254,7 @@ class TeacherUpdates:
         return self._updates[step]
 
     def includes(self, update: int) -> bool:
-        """Whether a student of a plain interval ever sees the teacher after exactly this number of updates."""
+        """Return whether a student of a plain interval ever sees the teacher after exactly this number of updates."""
         update = whole_number("updates", update)
         return update > 0 and self.at(update - 1) == update
 

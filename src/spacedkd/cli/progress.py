@@ -88,7 +88,7 @@ def _line(event: Event, accuracies: dict[str, float]) -> str:
 
 @contextmanager
 def jobs_progress(count: int) -> Iterator[JobCallback]:
-    """One bar for all runs with the time left, and one line for each that is going on."""
+    """Show one bar for all runs with the time left, and one line for each that is training."""
     with _bar() as bar:
         total = bar.add_task("all runs", total=count, news=f"0 of {count} runs")
         rows: dict[str, TaskID] = {}
@@ -113,15 +113,15 @@ def jobs_progress(count: int) -> Iterator[JobCallback]:
 
 @contextmanager
 def work_progress(which: str) -> Iterator[ShowWork]:
-    """One line for each piece of work while it is done, with the time it will still take."""
+    """Show one line for each piece of work while it is done, with the time it will still take."""
     with _bar() as bar:
 
         @contextmanager
         def show(title: str, parts: int) -> Iterator[Advance]:
-            task, processes = bar.add_task(title, total=parts, news=which), time.monotonic()
+            task, started = bar.add_task(title, total=parts, news=which), time.monotonic()
             yield lambda more: bar.advance(task, more)
             bar.remove_task(task)
-            if (took := time.monotonic() - processes) > LONG:
+            if (took := time.monotonic() - started) > LONG:
                 _say_plainly(f"{which} {title}: {took:.0f} s".strip())
 
         yield show
@@ -129,7 +129,7 @@ def work_progress(which: str) -> Iterator[ShowWork]:
 
 @contextmanager
 def count_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """One line for each kind of work, which says how much of how much is done."""
+    """Show one line for each kind of work, with how much of how much is done."""
     with _bar() as bar:
         tasks: dict[str, TaskID] = {}
 

@@ -125,6 +125,7 @@ class ComparisonForecast:
 
     @property
     def disk(self) -> int:
+        """The bytes that all runs write."""
         return sum(run.disk.needed for run in self.runs)
 
 

@@ -334,6 +334,7 @@ def fsdp_strategy(processes: int) -> ModelParallelStrategy:
 
 
 def uses_fsdp(fabric: Fabric) -> bool:
+    """Return whether models are sharded over the processes."""
     return isinstance(fabric.strategy, ModelParallelStrategy)
 
 

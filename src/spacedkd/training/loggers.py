@@ -75,6 +75,7 @@ def metrics_of(entry: Entry, images_per_second: float | None = None) -> dict[str
 
 
 def key_of(entry: Entry) -> EntryKey:
+    """Return what tells an entry of the journal from all others."""
     return entry["turn"], entry["event"], entry["role"]
 
 

@@ -91,7 +91,7 @@ class TrajectoryRecorder:
             self._writers[entry["role"]].add(entry)
 
     def records(self, turn: Turn) -> bool:
-        """Whether others may need the role as it is after a turn; equal in all processes."""
+        """Return whether others may need the role as it is after a turn; equal in all processes."""
         return turn.role in self._writers and turn.step + 1 in self._writers[turn.role].requested
 
     def save(self, turn: Turn, cost: Mapping[str, int]) -> None:

@@ -61,7 +61,7 @@ class Snapshots:
         self._updates = TeacherUpdates(every if isinstance(every, str) else Spaced(every), steps_per_epoch, total)
 
     def due(self, updates: int) -> bool:
-        """Whether a student of this interval sees the network after so many updates."""
+        """Return whether a student of this interval sees the network after so many updates."""
         return self._updates.includes(updates)
 
     def after(self, updates: int, network: nn.Module) -> Path | None:

@@ -272,7 +272,7 @@ def _check_equal(file: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _equal_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are equal bit by bit, NaN included."""
+    """Return whether two tensors are equal bit by bit, NaN included."""
     return one.dtype == other.dtype and one.shape == other.shape and torch.equal(_bits(one), _bits(other))
 
 
@@ -374,7 +374,7 @@ def recording_lock(run: Path) -> Path:
 
 
 def is_recording(run: Path) -> bool:
-    """Whether a process records a run now; a kill releases its lock."""
+    """Return whether a process records a run now; a kill releases its lock."""
     return index_file(run).exists() and is_held(recording_lock(run))
 
 

@@ -70,7 +70,7 @@ def cells(scale: Scale) -> Iterator[Cell]:
 
 
 def _is_less_than_a_step(spec: RunSpec) -> bool:
-    """Whether there is no such interval: at the smallest scale an epoch of the largest batches is one step."""
+    """Return whether there is no such interval: at the smallest scale an epoch of the largest batches is one step."""
     images = spec.data.train_limit
     interval = interval_of(spec.schedule)
     if images is None or interval is None:
