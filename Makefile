@@ -4,7 +4,7 @@
 # make docs-site   the documentation as a site in site/, warnings are errors
 # make docs-test   every command and every piece of Python in the documentation is run; a quarter of an hour on two cores
 # make release-check   build wheel and sdist into dist/, and try the wheel in an empty environment
-# make faults   runs of every kind, killed at every operation on a file and taken up again; up to an hour on two cores
+# make faults   runs of every kind, killed at every operation on a file and resumed; up to an hour on two cores
 # make soak   a thousand random kills
 # make fuzz   ten thousand cases of damaged words and files; half an hour on two cores
 # All make their own virtual environment in .venv.

@@ -37,9 +37,9 @@ def measured(spec: RunSpec, folder: Path, start: Callable[[BackgroundThread, Cal
     """The seconds from the end of the first turn to the end of the last, with all that is still to be written."""
     turns: list[float] = []
 
-    def callback(moment: Event) -> None:
+    def callback(event: Event) -> None:
         turns.append(time.perf_counter())
-        if moment.turn == moment.turns:
+        if event.turn == event.turns:
             raise KeyboardInterrupt  # the student and the result are no part of this
 
     usual, BackgroundThread.start = BackgroundThread.start, start  # type: ignore[method-assign, assignment]

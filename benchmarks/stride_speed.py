@@ -3,7 +3,7 @@
     python -m benchmarks.stride_speed
 
 A step of networks in bfloat16 on a CPU, with one thread, with the strides as they are and as training has them
-(`training/layout.py`): the early exits of self KD, and a network that is made of such convolutions.
+(`training/device.py`): the early exits of self KD, and a network that is made of such convolutions.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def step(model: nn.Module, side: int) -> None:
 
 def compare(name: str, model: nn.Module, side: int) -> None:
     plain = model.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    mended = deepcopy(plain)
-    patch_strided_convolutions(mended, torch.device("cpu"), "bf16-mixed")
-    before, after = fastest(lambda: step(plain, side), lambda: step(mended, side), repeats=10)
+    patched = deepcopy(plain)
+    patch_strided_convolutions(patched, torch.device("cpu"), "bf16-mixed")
+    before, after = fastest(lambda: step(plain, side), lambda: step(patched, side), repeats=10)
     times = f"{1000 * before:.0f} ms with strides as they are, {1000 * after:.0f} ms with strides afterwards"
     print(f"{name}, {side} px: {times}, {before / after:.2f} times as fast")
 

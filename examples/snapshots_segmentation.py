@@ -19,7 +19,7 @@ STEPS, INTERVAL, SIDE = 200, 15, 16
 
 
 class Shapes(Dataset[tuple[Tensor, Tensor]]):
-    """Images [1, 16, 16] of a disc before a square, and labels [16, 16]; the noise is new whenever one is asked for."""
+    """Images [1, 16, 16] of a disc before a square, and labels [16, 16]; the noise is drawn at every access."""
 
     def __init__(self, first: int, count: int) -> None:
         self.first, self.count = first, count

@@ -53,7 +53,12 @@ def pages() -> dict[str, str]:
     titles = {page: TITLES.get(page, page.replace("_", " ").capitalize()) for page in names}
     short = {page: ", ".join(f"`{name.rpartition('.')[2]}`" for name in names[page]) for page in names}
     rows = [f"| [{title}]({page}.md) | {short[page]} |" for page, title in titles.items()]
-    index = ["# Python", "", "Everything of `import spacedkd`; nothing of it imports torch before it is asked for.", ""]
+    index = [
+        "# Python",
+        "",
+        "Everything of `import spacedkd`; a name imports torch, if it needs it, only when it is first used.",
+        "",
+    ]
     found = {"api/index.md": "\n".join([*index, "| | |", "|---|---|", *rows]) + "\n"}
     for page, title in titles.items():
         parts = [f"# {title}", _ABOUT.get(page, ""), *(f"::: {name}" for name in names[page])]

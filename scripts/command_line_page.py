@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from spacedkd.cli import VERBS
+from spacedkd.cli import COMMANDS
 
 _TITLE = re.compile(r"╭─ (.*?) ─*╮")
 _ENTRY = re.compile(r"(\S.*?)(?: {2,}(.*))?")
@@ -29,16 +29,16 @@ def page() -> str:
     """All of it in Markdown."""
     about = (
         "Read off the command's own help, `spacedkd VERB --help-all`. `spacedkd --version` says which version it is, "
-        "[Runs](runs.md#stopping-a-run-and-going-on) what its exit codes mean."
+        "[Runs](runs.md#stopping-and-resuming-a-run) what its exit codes mean."
     )
     lines, seen = ["# Command line", "", about, ""], dict[str, str]()
-    for verb in VERBS:
+    for verb in COMMANDS:
         lines += _section(verb, seen)
     return "\n".join(lines)
 
 
 def help_of(verb: str) -> str:
-    """What the command prints when it is asked for help, in a terminal that is wide enough for all names."""
+    """Return the command's help, as printed in a terminal that is wide enough for all names."""
     command = [sys.executable, "-m", "spacedkd", verb, "--help-all"]
     settings = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
     return subprocess.run(command, check=True, capture_output=True, encoding="utf-8", env=settings).stdout

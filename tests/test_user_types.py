@@ -1,17 +1,32 @@
-"""A user's file with the public names: mypy checks it with all tests, and pyright accepts it too."""
+"""A user's file with the public names: mypy checks it with all tests, and pyright where it is installed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+import pytest
+from torch import Tensor, nn
+
+import spacedkd
 from spacedkd import (
     AugmentSpec,
+    Batch,
+    Classifier,
     DataSpec,
     EngineSpec,
+    Ingredients,
+    Method,
     MethodSpec,
+    Models,
     NetworkSpec,
     OptimizerSpec,
+    Progress,
     RateSpec,
     RunSpec,
     Schedule,
@@ -44,6 +59,58 @@ class Described(BaseSchedule):
 
     def describe(self) -> str:
         return f"described by {self.lead}"
+
+
+class LabelsAlone(Method):
+    """The losses of a method, without its roles."""
+
+    depends_on_length = True
+
+    def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
+        return {role: Classifier(ingredients.network(role)) for role in self.roles}
+
+    def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Mapping[str, Tensor]:
+        (own,) = models[role](batch.inputs)
+        return {"label": nn.functional.cross_entropy(own.logits, batch.labels)}
+
+
+@dataclass(frozen=True)
+class Pair(LabelsAlone):
+    """A method whose roles are a class attribute."""
+
+    roles = ("teacher", "student")
+
+
+@dataclass(frozen=True)
+class Peers(LabelsAlone):
+    """A method whose roles depend on an option."""
+
+    peers: int = 3
+
+    @property
+    def roles(self) -> Sequence[str]:
+        return [f"peer{number}" for number in range(self.peers)]
+
+
+def test_methods_as_a_user_writes_them() -> None:
+    methods: list[Method] = [Pair(), Peers(peers=2)]
+    assert [method.learners for method in methods] == [
+        {"teacher": "teacher", "student": "student"},
+        {"peer0": "peer0", "peer1": "peer1"},
+    ]
+    assert all(method.depends_on_length for method in methods)
+
+
+@pytest.mark.skipif(shutil.which("pyright") is None, reason="no pyright on the PATH")
+def test_pyright_accepts_a_users_file(tmp_path: Path) -> None:
+    """The methods of this file and of the examples, with the package as it is imported here."""
+    examples = Path(__file__).parent.parent / "examples"
+    for file in (Path(__file__), examples / "own_method.py", examples / "own_network.py"):
+        shutil.copy(file, tmp_path)
+    command = ["pyright", "--project", str(tmp_path), "--pythonpath", sys.executable]
+    (tmp_path / "pyrightconfig.json").write_text(f'{{"extraPaths": ["{Path(spacedkd.__file__).parent.parent}"]}}')
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"})
+    assert done.returncode == 0, done.stdout
 
 
 def test_specs_and_schedules_as_a_user_writes_them() -> None:

@@ -14,7 +14,7 @@ The schedule, the losses and the methods also stand alone, for a training loop o
     for turn in Spaced("586st").turns(("teacher", "student"), range(31280)):
         ...  # turn.role learns from batch(turn.step)
 
-A name is imported when it is first asked for, so what needs no torch does not import it; `__init__.pyi` lists them all.
+A name is imported when it is first used, so what needs no torch does not import it; `__init__.pyi` lists them all.
 `import spacedkd.models` makes the networks of this package known to timm.
 """
 

@@ -53,7 +53,7 @@ class Schedule(Protocol):
 
 
 class BaseSchedule(ABC):
-    """Defaults for everything that is asked of a schedule besides its turns."""
+    """Defaults for all methods of a schedule besides its turns."""
 
     examples: ClassVar[Mapping[str, str]] = {}
     """flags of the command line, each with what it does: the lines of `spacedkd list schedules`"""

@@ -156,7 +156,7 @@ class Timeline:
         return {**leader_steps}
 
     def is_replay(self, turn: Turn) -> bool:
-        """Whether a turn is part of a replay: its block has several turns, or the first role is further already.
+        """Return whether a turn is part of a replay: its block has several turns, or the first role is further already.
 
         >>> from spacedkd.schedule import Ahead, Spaced
         >>> roles = ("teacher", "student")
@@ -261,7 +261,7 @@ class TeacherUpdates:
         return self._updates[step]
 
     def includes(self, update: int) -> bool:
-        """Whether a student of this schedule ever sees the teacher after exactly this number of updates."""
+        """Return whether a student of this schedule ever sees the teacher after exactly this number of updates."""
         update = whole_number("updates", update)
         if self.total is not None and update > self.total:
             raise UserError(f"A run of total={self.total} steps has no more updates than that; got {update}.")

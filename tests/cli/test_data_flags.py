@@ -104,4 +104,4 @@ def test_a_bad_image_ends_in_one_line(
         main(["train", "--data", "photos", "--width", "4"])
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "photos/train/cat/001.png is not an image. Mend or remove them, or leave them out with --skip-bad" in said
+    assert "photos/train/cat/001.png is not an image. Repair or remove them, or leave them out with --skip-bad" in said

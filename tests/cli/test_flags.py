@@ -69,8 +69,8 @@ def test_help_says_what_every_flag_is_and_its_default(
     spec = replace(RunSpec(), data=DataSpec(augment=AugmentSpec()))
     for one in (flag for group in GROUPS.values() for flag in group):
         default = f" (default: {one.default})" if one.default != "" else ""
-        word = f", --no-{one.typed[2:]}" if one.kind is bool else f" {one.metavar}"
-        assert f"{one.typed}{word} {one.about}{default}" in said
+        word = f", --no-{one.option[2:]}" if one.kind is bool else f" {one.metavar}"
+        assert f"{one.option}{word} {one.about}{default}" in said
         value = at(spec, one.path) if one.path else None
         if one.path and not one.path.startswith("data.augment.") and value not in (None, ()):
             words = {"True": "yes", "False": "no"}.get(str(value), str(value).removesuffix(".0"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spacedkd.cli import VERBS, main
+from spacedkd.cli import COMMANDS, main
 from spacedkd.cli.flags import GROUPS
 from spacedkd.cli.help import FIRST, about
 
@@ -43,7 +43,7 @@ def test_help_shows_what_people_need_first(
         assert f" --{name.replace('_', '-')} " not in text
 
 
-@pytest.mark.parametrize("verb", ["", *VERBS])
+@pytest.mark.parametrize("verb", ["", *COMMANDS])
 def test_help_fits_into_80_columns(
     verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +60,7 @@ def test_every_flag_is_in_the_long_help(capsys: pytest.CaptureFixture[str], monk
 def test_every_verb_has_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     lines = said(["--help"], capsys, monkeypatch)
     verbs = [line.strip("│").split(maxsplit=2)[1:] for line in lines if "•" in line]
-    assert [(name, line.strip()) for name, line in verbs] == [(name, about(verb)) for name, verb in VERBS.items()]
+    assert [(name, line.strip()) for name, line in verbs] == [(name, about(verb)) for name, verb in COMMANDS.items()]
     assert len(lines) < 25
 
 

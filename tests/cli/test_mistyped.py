@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spacedkd.cli import VERBS, main, usage_errors
+from spacedkd.cli import COMMANDS, main, usage_errors
 from spacedkd.cli.flags import GROUPS
 from spacedkd.cli.usage_errors import flags_of
 
@@ -49,8 +49,8 @@ def test_one_line_says_what_to_type(words: tuple[str, ...], line: str, capsys: p
 
 def test_a_flag_of_every_verb_is_known() -> None:
     every = {f"--{one.name.replace('_', '-')}" for group in GROUPS.values() for one in group}
-    assert every <= {*flags_of(VERBS["train"])}
-    known = {verb: {*flags_of(found)} for verb, found in VERBS.items()}
+    assert every <= {*flags_of(COMMANDS["train"])}
+    known = {verb: {*flags_of(found)} for verb, found in COMMANDS.items()}
     assert {"--arm", "--seeds"} <= known["compare"]
     assert "--max-hours" in known["reproduce"]
     assert known["list"] == {"--pattern", "--help"}

@@ -155,7 +155,7 @@ def test_what_is_damaged_is_made_anew(
     capsys.readouterr()
     assert torch.equal(load(spec).train.pixels, whole)
     said = capsys.readouterr().err.splitlines()
-    assert {*said} == ({f"{file} is damaged: it is made anew." for file in files} if harm in DAMAGE else set())
+    assert {*said} == ({f"{file} is damaged: it is made again." for file in files} if harm in DAMAGE else set())
     assert reads == [8, 8, 8, 8]
     load(spec)
     assert reads == [8, 8, 8, 8]
@@ -238,7 +238,7 @@ def test_a_damaged_verdict_is_reached_anew(tmp_path: Path, harm: str, capsys: py
     capsys.readouterr()
     assert len(load(spec, 0).train) == 7
     said = capsys.readouterr().err
-    assert all(said.count(f"{file} is damaged: images are checked anew.") == 1 for file in checked)
+    assert all(said.count(f"{file} is damaged: images are checked again.") == 1 for file in checked)
     assert len(load(spec, 0).train) == 7
     assert "is damaged" not in capsys.readouterr().err
 

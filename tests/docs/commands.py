@@ -18,7 +18,7 @@ from unittest.mock import patch
 import timm
 
 from spacedkd import RunSpec
-from spacedkd.cli import VERBS, main
+from spacedkd.cli import COMMANDS, main
 from spacedkd.config.resolve import resolve_method
 from spacedkd.config.serialization import to_json
 from spacedkd.runs.folder import RunFolder
@@ -70,7 +70,7 @@ def check_ours(words: Sequence[str]) -> None:
     if words[0] in ("list", "--version"):
         main(words)  # takes no time
         return
-    assert words[0] in VERBS, words
+    assert words[0] in COMMANDS, words
     for flag, place in pairwise(words):
         if flag in ("--resume", "--spec", "--extend"):
             _begun(Path(place))
@@ -84,9 +84,9 @@ def check_ours(words: Sequence[str]) -> None:
 
 @contextmanager
 def _no_work() -> Iterator[None]:
-    parsed = {name: _parsed(verb) for name, verb in VERBS.items() if name not in LOOKED_INTO}
+    parsed = {name: _parsed(verb) for name, verb in COMMANDS.items() if name not in LOOKED_INTO}
     with (
-        patch.dict(VERBS, parsed),
+        patch.dict(COMMANDS, parsed),
         patch("spacedkd.training.train.train_run", lambda spec, *_, **__: _understood(spec)),
         patch("spacedkd.comparison.compare.compare", lambda arms, *_, **__: _understood(*arms.values())),
         patch("spacedkd.cli.train.extend_spec", lambda spec, *_: spec),

@@ -17,7 +17,7 @@ import yaml
 from scripts import api_pages, command_line_page, site
 
 import spacedkd
-from spacedkd.cli import VERBS
+from spacedkd.cli import COMMANDS
 from spacedkd.cli.flags import GROUPS
 from spacedkd.config.quirks import QUIRKS
 from tests.docs.blocks import PAGES, ROOT
@@ -59,7 +59,7 @@ def test_every_public_name_is_on_a_page() -> None:
 
 def test_every_flag_is_on_the_page_about_the_command_line() -> None:
     page = command_line_page.page()
-    assert [line[3:] for line in page.splitlines() if line.startswith("## ")] == [*VERBS]
+    assert [line[3:] for line in page.splitlines() if line.startswith("## ")] == [*COMMANDS]
     shown = {flag for line in page.splitlines() if line.startswith("| `--") for flag in re.findall(r"--[\w-]+", line)}
     flags = {f"--{one.name.replace('_', '-')}" for group in GROUPS.values() for one in group}
     assert flags | {"--out", "--arm", "--corruptions", "--against", "--orders", "--max-hours", "--pattern"} <= shown

@@ -140,7 +140,7 @@ def test_what_is_damaged_is_made_anew(
     harm(file)
     again = CorruptedImages(images(), tmp_path)
     assert again.missing(["contrast"], [1, 5]) == [("contrast", 5)]
-    assert capsys.readouterr().err == f"{file} is damaged: it is made anew.\n"
+    assert capsys.readouterr().err == f"{file} is damaged: it is made again.\n"
     again.make(["contrast"], [1, 5])
     assert file.read_bytes() == whole
     assert not [*store.folder.glob("*.unfinished")]

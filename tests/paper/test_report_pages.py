@@ -116,9 +116,9 @@ def test_the_papers_numbers_are_moved_onto_our_reference() -> None:
     found = intervals()
     line = Line(found, R18)
     mean = cells_by_key(found)[R18, "online"]["estimate"]["mean"]
-    assert {*line.shifts.values()} == {mean - 0.7105}
+    assert {*line.offsets.values()} == {mean - 0.7105}
     assert [cell["column"] for cell in line.cells] == ["online", "w/ 0.5", "w/ 1.0", "w/ 1.5", "w/ 2.0"]
-    assert Line(found, DEIT).shifts == {}, "the paper has no such row"
+    assert Line(found, DEIT).offsets == {}, "the paper has no such row"
 
 
 def test_where_marks_lie() -> None:
@@ -150,9 +150,9 @@ def test_rows_against_other_rows_are_moved_column_by_column() -> None:
     cells = [cell("online", c, values(v, 0.1), p) for c, v, p in (("0", 0.9, 99.0), ("1", 0.6, 80.0))]
     cells += [cell("spaced", c, values(v, 0.1), p, ("online", c)) for c, v, p in (("0", 0.91, 99.5), ("1", 0.7, 88.0))]
     found = results("noise", cells, axis=axis)
-    assert Line(found, "spaced").shifts == pytest.approx({("spaced", "0"): -0.09, ("spaced", "1"): -0.2})
+    assert Line(found, "spaced").offsets == pytest.approx({("spaced", "0"): -0.09, ("spaced", "1"): -0.2})
     assert len(Line(found, "spaced").references) == 2
-    assert Line(found, "online").shifts == pytest.approx({("online", "0"): -0.145, ("online", "1"): -0.145})
+    assert Line(found, "online").offsets == pytest.approx({("online", "0"): -0.145, ("online", "1"): -0.145})
     assert "theirs" not in Line(found, "spaced").draw()
 
 

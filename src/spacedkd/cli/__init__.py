@@ -1,4 +1,4 @@
-"""The command line: one file a command, whose function is in `VERBS`.
+"""The command line: one file a command, whose function is in `COMMANDS`.
 
 Flags are made from the fields of the specs (`flags`) and change them (`overrides`). An error that the user can fix is
 printed in one line, and the exit code is 2.
@@ -54,7 +54,7 @@ def completion(
         sys.exit(end.code or 0)
 
 
-VERBS: dict[str, Callable[..., None]] = {
+COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
     "compare": compare.compare,
     "evaluate": evaluate.evaluate,
@@ -117,10 +117,10 @@ def _dispatch(words: Sequence[str]) -> None:
 
 def _call(words: Sequence[str]) -> None:
     command_log.WORDS.set(words)
-    with wrapped(words), in_one_line(words, VERBS):
+    with wrapped(words), in_one_line(words, COMMANDS):
         tyro.extras.subcommand_cli_from_dict(
-            VERBS,
-            args=spell_booleans(helped(words, VERBS)),
+            COMMANDS,
+            args=spell_booleans(helped(words, COMMANDS)),
             prog="spacedkd",
             description=DESCRIPTION,
         )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 def compare(
     base: Run,
+    *,
     arm: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]],
         flag("an arm as 'NAME: FLAGS', the flags it adds to the others; repeat for each arm", metavar="ARM"),

@@ -267,7 +267,7 @@ def _load_objects(names: Mapping[str, str]) -> Objects:
 
 
 def _folders(runs: Sequence[Path], unfinished: bool) -> list[Path]:
-    """Return the run folders at or below those given; below a folder only finished runs, unless asked otherwise."""
+    """Return the run folders at or below those given; below a folder only finished runs, unless `unfinished`."""
     from spacedkd.comparison import results
 
     folders: list[Path] = []

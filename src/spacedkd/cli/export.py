@@ -12,6 +12,7 @@ from spacedkd.runtime.errors import UserError
 
 def export(
     run: Annotated[tyro.conf.Positional[Path], flag("a finished run", metavar="RUN")],
+    *,
     to: Annotated[Path | None, flag("a new folder for the student", metavar="FOLDER")] = None,
     license: Annotated[
         str | None, flag("the hub's name of its licence: apache-2.0, mit, cc-by-4.0, ...", "none is named", "NAME")
@@ -44,7 +45,7 @@ def export(
 
     from spacedkd.exporting.request import ExportRequest
 
-    request = ExportRequest(run, to, license, average, best, onnx, push, private)
+    request = ExportRequest(run, to, license=license, average=average, best=best, onnx=onnx, push=push, private=private)
     about = request.check()
 
     from spacedkd.exporting.export import write

@@ -124,7 +124,7 @@ class Flag(NamedTuple):
         return self.kind is bool and not self.path
 
     @property
-    def typed(self) -> str:
+    def option(self) -> str:
         """The flag as it is typed: --batch-size."""
         return f"--{self.name.replace('_', '-')}"
 
@@ -137,13 +137,13 @@ class Flag(NamedTuple):
             return self.name, Annotated[bool, flag(self.about, "no")], False
         if self.kind is bool:  # `spell_booleans` gives it its value
             # tyro shows other names first: --flip, --no-flip
-            hint = flag(self.about, self.default, "", also=(self.typed,), name=f"no-{self.typed[2:]}")
+            hint = flag(self.about, self.default, "", also=(self.option,), name=f"no-{self.option[2:]}")
         else:
             hint = flag(self.about, self.default, self.metavar)
         if self.kind is tuple:
             return self.name, Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], hint], ()
-        typed = str if self.kind in READ else self.kind
-        return self.name, Annotated[typed | None, hint], field(default=None, metadata={"kind": self.kind})
+        kind = str if self.kind in READ else self.kind
+        return self.name, Annotated[kind | None, hint], field(default=None, metadata={"kind": self.kind})
 
 
 # Help that is not what the field itself says, by path.
@@ -310,7 +310,7 @@ _ABOUT = {
 }
 PATHS = {made.name: made.path for flags in GROUPS.values() for made in flags if made.path}
 """the field of the spec that each flag of a single field sets"""
-_BOOLEANS = {made.typed for flags in GROUPS.values() for made in flags if made.kind is bool and made.path}
+_BOOLEANS = {made.option for flags in GROUPS.values() for made in flags if made.kind is bool and made.path}
 
 
 _OPPOSITES = {"--other-init": "--same-init"}

@@ -76,35 +76,35 @@ def _bar() -> Iterator[Progress]:
         yield bar
 
 
-def _line(moment: Event, accuracies: dict[str, float]) -> str:
+def _line(event: Event, accuracies: dict[str, float]) -> str:
     """Return the progress of a run with the last accuracy of each role, which is remembered in `accuracies`."""
-    if moment.waiting:
-        return moment.waiting
-    if moment.accuracy is not None:
-        accuracies[moment.role] = moment.accuracy
+    if event.waiting:
+        return event.waiting
+    if event.accuracy is not None:
+        accuracies[event.role] = event.accuracy
     scores = ", ".join(f"{role} {100 * value:.1f} %" for role, value in accuracies.items())
-    return f"{moment.role:<7} epoch {moment.epoch:5.1f}  {scores}"
+    return f"{event.role:<7} epoch {event.epoch:5.1f}  {scores}"
 
 
 @contextmanager
 def jobs_progress(count: int) -> Iterator[JobCallback]:
-    """One bar for all runs with the time left, and one line for each that is going on."""
+    """Show one bar for all runs with the time left, and one line for each that is training."""
     with _bar() as bar:
         total = bar.add_task("all runs", total=count, news=f"0 of {count} runs")
         rows: dict[str, TaskID] = {}
         done: dict[str, float] = {}
         accuracies: dict[str, dict[str, float]] = defaultdict(dict)
 
-        def callback(job: Job, moment: Event) -> None:
+        def callback(job: Job, event: Event) -> None:
             name = f"{job.label}, seed {job.seed}"
             if name not in rows:
-                rows[name] = bar.add_task(name, total=moment.turns, news="")
-            news = _line(moment, accuracies[name])
-            bar.update(rows[name], completed=moment.turn, news=news)
-            done[name] = moment.turn / moment.turns
+                rows[name] = bar.add_task(name, total=event.turns, news="")
+            news = _line(event, accuracies[name])
+            bar.update(rows[name], completed=event.turn, news=news)
+            done[name] = event.turn / event.turns
             finished, of = sum(part == 1 for part in done.values()), max(count, len(done))  # teachers alone are more
             bar.update(total, completed=sum(done.values()), total=of, news=f"{finished} of {of} runs")
-            if moment.turn == moment.turns:
+            if event.turn == event.turns:
                 bar.remove_task(rows.pop(name))
                 _say_plainly(f"[{finished} of {of}] {name}: {news}")
 
@@ -113,15 +113,15 @@ def jobs_progress(count: int) -> Iterator[JobCallback]:
 
 @contextmanager
 def work_progress(which: str) -> Iterator[ShowWork]:
-    """One line for each piece of work while it goes on, with the time it will still take."""
+    """Show one line for each piece of work while it is done, with the time it will still take."""
     with _bar() as bar:
 
         @contextmanager
         def show(title: str, parts: int) -> Iterator[Advance]:
-            task, processes = bar.add_task(title, total=parts, news=which), time.monotonic()
+            task, started = bar.add_task(title, total=parts, news=which), time.monotonic()
             yield lambda more: bar.advance(task, more)
             bar.remove_task(task)
-            if (took := time.monotonic() - processes) > LONG:
+            if (took := time.monotonic() - started) > LONG:
                 _say_plainly(f"{which} {title}: {took:.0f} s".strip())
 
         yield show
@@ -129,7 +129,7 @@ def work_progress(which: str) -> Iterator[ShowWork]:
 
 @contextmanager
 def count_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """One line for each kind of work, which says how much of how much is done."""
+    """Show one line for each kind of work, with how much of how much is done."""
     with _bar() as bar:
         tasks: dict[str, TaskID] = {}
 
@@ -144,7 +144,7 @@ def count_progress() -> Iterator[Callable[[str, int, int], None]]:
 # --- One run: a bar for each role on a terminal, lines with the time elsewhere
 
 LOOK_SECONDS = 0.5
-"""after which losses are looked at again, for which a device is waited for"""
+"""between two looks at the losses, each of which waits for the device"""
 LINE_SECONDS = 30.0
 """after which there is another line where there is no bar"""
 ROLE, WIDEST = 9, 30
@@ -155,46 +155,46 @@ class RoleBars:
     """A bar for each role with its losses below, and how long it will all take."""
 
     def __init__(self) -> None:
-        self._moments: dict[str, Event] = {}
+        self._events: dict[str, Event] = {}
         self._losses: dict[str, str] = {}
         self._last: Event | None = None
         self._began = time.monotonic()
 
-    def update(self, moment: Event, losses: str) -> None:
-        self._last = moment
-        if not moment.waiting:
-            self._moments[moment.role] = moment
-            self._losses[moment.role] = losses or self._losses.get(moment.role, "")
+    def update(self, event: Event, losses: str) -> None:
+        self._last = event
+        if not event.waiting:
+            self._events[event.role] = event
+            self._losses[event.role] = losses or self._losses.get(event.role, "")
 
     def __rich__(self) -> RenderableType:
         if self._last is None:
             return Text("starting")
-        rows = [row for role in [*self._moments] for row in self._role(role)]
+        rows = [row for role in [*self._events] for row in self._role(role)]
         return Group(*rows, Text(printable(self._last.waiting) or self._whole(self._last)))
 
     def _role(self, role: str) -> Iterator[RenderableType]:
-        moment = self._moments[role]
+        event = self._events[role]
         row = Table.grid(padding=(0, 2, 0, 0), expand=True)
         row.add_column(min_width=ROLE - 2, no_wrap=True)
         row.add_column(ratio=1, max_width=WIDEST)
-        digits, epochs = len(str(moment.steps)), f"{moment.epochs:.3g}"
+        digits, epochs = len(str(event.steps)), f"{event.epochs:.3g}"
         facts = [
-            f"{moment.step:>{digits}}/{moment.steps}",
-            f"epoch {moment.epoch:>{len(epochs) + 2}.1f}/{epochs}",
-            "" if moment.lr is None else f"lr {moment.lr:.1e}",
-            "" if moment.images_per_second is None else f"{_rate(moment.images_per_second):>5} img/s",
+            f"{event.step:>{digits}}/{event.steps}",
+            f"epoch {event.epoch:>{len(epochs) + 2}.1f}/{epochs}",
+            "" if event.lr is None else f"lr {event.lr:.1e}",
+            "" if event.images_per_second is None else f"{_rate(event.images_per_second):>5} img/s",
         ]
         for _ in facts:
             row.add_column(no_wrap=True)
-        row.add_row(Text(printable(role)), ProgressBar(moment.steps, moment.step), *map(Text, facts))
+        row.add_row(Text(printable(role)), ProgressBar(event.steps, event.step), *map(Text, facts))
         yield row
         if self._losses[role]:
             yield Padding(Text(printable(self._losses[role])), (0, 0, 0, ROLE))
 
-    def _whole(self, moment: Event) -> str:
-        passed, seconds_left = time.monotonic() - self._began, moment.seconds_left
+    def _whole(self, event: Event) -> str:
+        passed, seconds_left = time.monotonic() - self._began, event.seconds_left
         still = "" if seconds_left is None else f", {timedelta(seconds=round(seconds_left))} left"
-        part = f"{moment.turn} of {moment.turns} turns, {100 * moment.turn / moment.turns:.0f} %"
+        part = f"{event.turn} of {event.turns} turns, {100 * event.turn / event.turns:.0f} %"
         return f"{part}, {timedelta(seconds=round(passed))} so far{still}"
 
 
@@ -211,21 +211,21 @@ def in_words(losses: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {loss:#.4g}" if abs(loss) >= 1 else f"{name} {loss:.3g}" for name, loss in losses.items())
 
 
-def line(moment: Event, now: datetime) -> str:
+def line(event: Event, now: datetime) -> str:
     """Return the progress and the speed of a run as a line of a log file."""
-    parts = [f"{moment.role} step {moment.step} of {moment.steps}, epoch {moment.epoch:.1f} of {moment.epochs:g}"]
-    parts += [] if moment.accuracy is None else [f"accuracy {100 * moment.accuracy:.1f} %"]
-    parts += [in_words(moment.losses)] if moment.losses else []
-    parts += [] if moment.lr is None else [f"lr {moment.lr:.3g}"]
-    parts += [] if moment.images_per_second is None else [f"{_rate(moment.images_per_second)} images/s"]
-    if moment.seconds_left is not None and moment.turn < moment.turns:
-        parts.append(f"{duration(max(moment.seconds_left, 1.0))} left")
+    parts = [f"{event.role} step {event.step} of {event.steps}, epoch {event.epoch:.1f} of {event.epochs:g}"]
+    parts += [] if event.accuracy is None else [f"accuracy {100 * event.accuracy:.1f} %"]
+    parts += [in_words(event.losses)] if event.losses else []
+    parts += [] if event.lr is None else [f"lr {event.lr:.3g}"]
+    parts += [] if event.images_per_second is None else [f"{_rate(event.images_per_second)} images/s"]
+    if event.seconds_left is not None and event.turn < event.turns:
+        parts.append(f"{duration(max(event.seconds_left, 1.0))} left")
     return f"{now:%H:%M:%S} {', '.join(parts)}"
 
 
-def evaluated(moment: Event, accuracy: float, losses: str, now: datetime) -> str:
+def evaluated(event: Event, accuracy: float, losses: str, now: datetime) -> str:
     """Return the line of an evaluation that stays above the bars."""
-    where = f"{now:%H:%M:%S} {moment.role} epoch {moment.epoch:.1f}: {100 * accuracy:.1f} %"
+    where = f"{now:%H:%M:%S} {event.role} epoch {event.epoch:.1f}: {100 * accuracy:.1f} %"
     return f"{where}, {losses}" if losses else where
 
 
@@ -245,14 +245,14 @@ def _bars() -> Iterator[EventFunction]:
     bars, looked = RoleBars(), -LOOK_SECONDS
     with Live(bars, console=console, refresh_per_second=4):
 
-        def callback(moment: Event) -> None:
+        def callback(event: Event) -> None:
             nonlocal looked
             now, losses = time.monotonic(), ""
-            if now - looked >= LOOK_SECONDS or moment.accuracy is not None or moment.turn == moment.turns:
-                losses, looked = in_words(moment.losses), now
-            bars.update(moment, losses)
-            if moment.accuracy is not None:
-                say(evaluated(moment, moment.accuracy, losses, datetime.now()))
+            if now - looked >= LOOK_SECONDS or event.accuracy is not None or event.turn == event.turns:
+                losses, looked = in_words(event.losses), now
+            bars.update(event, losses)
+            if event.accuracy is not None:
+                say(evaluated(event, event.accuracy, losses, datetime.now()))
 
         yield callback
 
@@ -260,14 +260,14 @@ def _bars() -> Iterator[EventFunction]:
 def _lines() -> EventFunction:
     told, waited = time.monotonic(), ""
 
-    def callback(moment: Event) -> None:
+    def callback(event: Event) -> None:
         nonlocal told, waited
         now = time.monotonic()
-        if moment.waiting not in ("", waited):
-            say(f"{datetime.now():%H:%M:%S} {moment.waiting}")
-        waited = moment.waiting
-        if not waited and (moment.accuracy is not None or now - told >= LINE_SECONDS):
-            say(line(moment, datetime.now()))
+        if event.waiting not in ("", waited):
+            say(f"{datetime.now():%H:%M:%S} {event.waiting}")
+        waited = event.waiting
+        if not waited and (event.accuracy is not None or now - told >= LINE_SECONDS):
+            say(line(event, datetime.now()))
             told = now
 
     return callback

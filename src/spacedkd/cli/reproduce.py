@@ -52,13 +52,13 @@ def reproduce(
             "also keep what the tables are made of here, without networks: a store that fits into git", metavar="FOLDER"
         ),
     ] = None,
-    yes: Annotated[bool, flag("begin at scale paper without being asked", "no")] = False,
+    yes: Annotated[bool, flag("begin at scale paper without a question", "no")] = False,
 ) -> None:
     """Make the paper's tables again, with its numbers beside ours.
 
-    Without a name: list them. Runs are kept by what they compute: those that several tables need are trained once, all
-    can be stopped at any moment, and the same command goes on. `all` stands for every table. Runs that diverge or fail
-    are listed, the others go on, and the command ends with 3.
+    Without a name: list them. Runs are stored by what they compute: those that several tables need are trained once,
+    all can be stopped at any time, and the same command continues. `all` stands for every table. Runs that diverge or
+    fail are listed, the others continue, and the exit code is 3.
 
     Example: spacedkd reproduce interval ahead --scale cpu --only 'resnet18, cifar*' --root data --plan
     """
@@ -92,7 +92,7 @@ def reproduce(
     _measure(reproduction, budget)
     if budget.is_zero:
         for named in reproduction.experiments:
-            say(f"{named.name} has no runs: it is measured anew each time, so not with --max-hours 0.")
+            say(f"{named.name} has no runs: it is measured again each time, so not with --max-hours 0.")
     reproduction.write(
         experiments=not budget.is_zero, on_table=_print_table, progress=count_progress, on_unreadable=_say_unreadable
     )
@@ -116,7 +116,9 @@ def _print_plan(reproduction: Reproduction, jobs: int | None) -> None:
     if reproduction.cells:
         _print_forecast(reproduction, reproduction.plan(jobs))
     for named in reproduction.experiments:
-        say(f"{named.name} is measured anew each time, in a few minutes at scale cpu; it trains nothing that is kept.")
+        say(
+            f"{named.name} is measured again each time, in a few minutes at scale cpu; it trains no run that is stored."
+        )
 
 
 def _print_forecast(reproduction: Reproduction, plan: Plan) -> None:

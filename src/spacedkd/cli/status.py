@@ -40,23 +40,23 @@ def status(
     """
     folders = find_runs(runs)
     states = [state_of(folder) for folder in folders]
-    for line in aligned([(_name(one.folder, runs), *_status_row(one)) for one in states]):
+    for line in aligned([(_name(run.folder, runs), *_status_row(run)) for run in states]):
         say(line)
-    counts = Counter(one.state for one in states)
+    counts = Counter(run.state for run in states)
     say(", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]) + ".")
-    for one in states:
-        for line in _way_on(one):
+    for run in states:
+        for line in _how_to_resume(run):
             say(line)
 
 
 def listed(folder: Path, pattern: str = "", width: int = sys.maxsize) -> Iterator[str]:
     """Yield a line for each run in a folder whose name matches the pattern, as wide as the terminal."""
-    found = {os.path.relpath(run, folder): run for run in find_runs([folder])}
-    names = fnmatch.filter(found, pattern) if pattern else [*found]
+    runs = {os.path.relpath(run, folder): run for run in find_runs([folder])}
+    names = fnmatch.filter(runs, pattern) if pattern else [*runs]
     if not names:
         raise UserError(f"No run in {folder} matches {pattern!r}. Use wildcards: --pattern '*spaced*'")
     heads = ("run", "method", "interval", "network", "data", "seed", "epochs", "last", "best", "state", "date")
-    rows = [(name, *_listed_row(state_of(found[name]))) for name in names]
+    rows = [(name, *_listed_row(state_of(runs[name]))) for name in names]
     yield from _fitted(dict(zip(heads, zip(*rows, strict=True), strict=True)), width)
 
 
@@ -94,66 +94,72 @@ def aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
         yield "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _name(folder: Path, asked: Sequence[Path]) -> str:
+def _name(folder: Path, given: Sequence[Path]) -> str:
     """Return the name of a run, relative to the folder that was given if there was only one."""
-    return os.path.relpath(folder, asked[0]) if len(asked) == 1 and folder != asked[0] else str(folder)
+    return os.path.relpath(folder, given[0]) if len(given) == 1 and folder != given[0] else str(folder)
 
 
-def _status_row(one: RunState) -> tuple[str, ...]:
-    return one.state, _where(one), _left(one), _scored(one)
+def _status_row(run: RunState) -> tuple[str, ...]:
+    return run.state, _where(run), _left(run), _scored(run)
 
 
-def _where(one: RunState) -> str:
+def _where(run: RunState) -> str:
     """Return how far a run is: in epochs of its role, and in percent of all turns."""
-    found = one.progress
-    if one.state == "finished" and one.spec is not None:
-        return f"{one.spec.epochs:g} epochs"
-    if not found.get("role") or "epoch" not in found:
-        return "not begun" if one.spec is not None else NOTHING
-    part = f", {100 * found['turn'] / found['turns']:.0f} %" if found.get("turns") and "turn" in found else ""
-    return f"{found['role']} {found['epoch']:.1f} of {found['epochs']:g} epochs{part}"
+    progress = run.progress
+    if run.state == "finished" and run.spec is not None:
+        return f"{run.spec.epochs:g} epochs"
+    if not progress.get("role") or "epoch" not in progress:
+        return "not begun" if run.spec is not None else NOTHING
+    part = (
+        f", {100 * progress['turn'] / progress['turns']:.0f} %" if progress.get("turns") and "turn" in progress else ""
+    )
+    return f"{progress['role']} {progress['epoch']:.1f} of {progress['epochs']:g} epochs{part}"
 
 
-def _left(one: RunState) -> str:
-    if one.seconds_left is None or one.state not in ("training", "stopped", "killed"):
+def _left(run: RunState) -> str:
+    if run.seconds_left is None or run.state not in ("training", "stopped", "killed"):
         return NOTHING
-    return f"{duration(max(one.seconds_left, 1.0))} left"
+    return f"{duration(max(run.seconds_left, 1.0))} left"
 
 
-def _scored(one: RunState) -> str:
+def _scored(run: RunState) -> str:
     """Return the last accuracy of every role, the student's first."""
-    order = sorted(one.accuracy, key=lambda role: role != one.student)
-    return ", ".join(f"{role} {100 * one.accuracy[role]['last']:.1f} %" for role in order) or NOTHING
+    order = sorted(run.accuracy, key=lambda role: role != run.student)
+    return ", ".join(f"{role} {100 * run.accuracy[role]['last']:.1f} %" for role in order) or NOTHING
 
 
-def _way_on(one: RunState) -> Iterator[str]:
+def _how_to_resume(run: RunState) -> Iterator[str]:
     """Yield what is known of a run that is not finished, and the command that continues it."""
-    place, found = shlex.quote(str(one.folder)), one.progress
-    if one.state == "training":
-        speed = f", {found['images_per_second']:.0f} images/s" if found.get("images_per_second") else ""
+    folder, progress = shlex.quote(str(run.folder)), run.progress
+    if run.state == "training":
+        speed = f", {progress['images_per_second']:.0f} images/s" if progress.get("images_per_second") else ""
         who = (
-            f"process {found['process']} on {found['host']}"
-            if {"process", "host"} <= found.keys()
+            f"process {progress['process']} on {progress['host']}"
+            if {"process", "host"} <= progress.keys()
             else "a process that holds it"
         )
-        yield f"{place}: {who}{speed}{f', {one.reason}' if one.reason else ''}"
-    elif one.state == "damaged":
-        yield f"{place}: {one.reason}"
-    elif one.state == "diverged":
-        yield f"{place}: {one.reason} To try again delete the folder, or: spacedkd train --resume {place}"
-    elif one.state != "finished":
-        saved = f" from turn {found['saved']} of {found['turns']}" if found.get("saved") and "turns" in found else ""
-        resume = f"spacedkd train --resume {place}"
-        belongs = one.spec is not None and one.spec.label
+        yield f"{folder}: {who}{speed}{f', {run.reason}' if run.reason else ''}"
+    elif run.state == "damaged":
+        yield f"{folder}: {run.reason}"
+    elif run.state == "diverged":
+        yield f"{folder}: {run.reason} To try again delete the folder, or: spacedkd train --resume {folder}"
+    elif run.state != "finished":
+        saved = (
+            f" from turn {progress['saved']} of {progress['turns']}"
+            if progress.get("saved") and "turns" in progress
+            else ""
+        )
+        resume = f"spacedkd train --resume {folder}"
+        belongs = run.spec is not None and run.spec.label
         way = f"give the command that made it again (compare, reproduce), or: {resume}" if belongs else resume
-        yield f"{place}: {f'{one.reason} ' if one.reason else ''}Resume{saved} with: {way}"
+        yield f"{folder}: {f'{run.reason} ' if run.reason else ''}Resume{saved} with: {way}"
 
 
-def _listed_row(one: RunState) -> tuple[str, ...]:
-    scores = one.accuracy.get(one.student)
+def _listed_row(run: RunState) -> tuple[str, ...]:
+    scores = run.accuracy.get(run.student)
     reached = [NOTHING if scores is None else f"{100 * scores[name]:.1f}" for name in ("last", "best")]
-    when = datetime.fromtimestamp(one.changed).strftime("%Y-%m-%d %H:%M")
-    return (*_settings(one.spec), *reached, one.state, when)
+    when = datetime.fromtimestamp(run.changed).strftime("%Y-%m-%d %H:%M")
+    return (*_settings(run.spec), *reached, run.state, when)
 
 
 def _settings(spec: RunSpec | None) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ PLAN = flag("train nothing: run a few steps, and print what it will take and wha
 
 def train(
     run: Run,
+    *,
     out: Annotated[Path | None, flag("the run's folder", "runs/DATA-NETWORK-METHOD-SCHEDULE-seedN", "FOLDER")] = None,
     resume: Annotated[Path | None, flag("continue this run from its last checkpoint", metavar="RUN")] = None,
     restart: Annotated[
@@ -161,7 +162,7 @@ HOW = {
     "exact": "the bits are those of one run of {epochs}.",
     "warm": "the turns so far had the learning rates of a run of {before}, the others have those of a run of {epochs}. "
     "No single run has these bits.",
-    "anew": "the blocks of its schedule begin again here, because a run of {epochs} has other blocks. No single run "
+    "anew": "the blocks of its schedule start again here, because a run of {epochs} has other blocks. No single run "
     "has these bits.",
 }
 """how an extended run differs from one long run"""

@@ -71,7 +71,7 @@ _CALLED_HERE = {
     "--teacher-weights RUN, or a file": "path-t pretrained-teacher teacher-checkpoint teacher-ckpt teacher-pretrained",
     "--warmup 5ep": "warmup-epochs warmup-steps warm-up",
     "--weight-decay 0.0005": "decay l2 wd",
-    "--weights FILE, or --resume RUN to go on with a run": "checkpoint ckpt init-checkpoint init-from load load-from",
+    "--weights FILE, or --resume RUN to continue a run": "checkpoint ckpt init-checkpoint init-from load load-from",
     "--workers 4": "data-workers dataloader-workers j loader-workers num-workers nw threads-data",
     "Leave it out: it follows from the data.": "classes n-classes nb-classes num-classes number-of-classes",
     "spacedkd evaluate RUN": "eval evaluate test test-only eval-only",
@@ -137,7 +137,9 @@ def _unrecognized(word: str, name: str, verb: Callable[..., None], in_arm: bool)
     if in_arm and flag in _OF_THE_COMPARISON:
         return UserError(f"{flag} is no flag of an arm, but of the whole comparison: give it outside of --arm.")
     if in_arm and flag in _OF_ONE_RUN:
-        return UserError(f"{flag} is no flag of an arm: the same comparison again goes on with what is not finished.")
+        return UserError(
+            f"{flag} is no flag of an arm: give the same comparison again to continue what is not finished."
+        )
     return UserError(
         f"{name} has no flag {format_value(flag)}.{did_you_mean(flag, flags_of(verb), likeness=0.75)} {way_out}"
     )

@@ -46,8 +46,8 @@ def compare(
     A run that diverges is left out, and listed under `diverged`; it is not trained again unless its folder is deleted.
     A run that fails by an exception, or whose process dies, is listed under `failed`; the others continue, and the same
     call tries it again. Only where no run finishes is the first of these errors raised.
-    `stop` is asked a few times a second; when it says True, every run saves after its turn, and `Stopped` is raised.
-    As in `train`, no signal is handled here.
+    `stop` is called a few times a second; when it returns True, every run saves after its turn, and `Stopped` is
+    raised. As in `train`, no signal is handled here.
 
     `comparison.document` says what is in a comparison; `spacedkd report` makes a page of it.
     """
@@ -125,6 +125,7 @@ class ComparisonForecast:
 
     @property
     def disk(self) -> int:
+        """The bytes that all runs write."""
         return sum(run.disk.needed for run in self.runs)
 
 

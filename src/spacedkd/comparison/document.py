@@ -104,7 +104,7 @@ class SpacingEffect(TypedDict):
     """A spaced arm beside the arm that differs from it in nothing but the spacing."""
 
     name: str
-    """the shortest one that tells it from the other pairs"""
+    """the shortest name that no other pair has"""
     method: str
     variant: str | None
     spaced: str

@@ -100,11 +100,11 @@ def equal_cost_controls(arms: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
     return controls
 
 
-def jobs_at_once(asked: int | None, accelerator: str) -> int:
-    """Return how many runs are trained at once: as many as asked for, else one for each GPU, else one for each core."""
-    if asked is not None and asked < 1:
-        raise UserError(f"--jobs must be at least 1, got {asked}.")
-    return asked or len(visible_gpus(accelerator)) or torch.get_num_threads()
+def jobs_at_once(jobs: int | None, accelerator: str) -> int:
+    """Return how many runs are trained at once: `jobs`, else one for each GPU, else one for each core."""
+    if jobs is not None and jobs < 1:
+        raise UserError(f"--jobs must be at least 1, got {jobs}.")
+    return jobs or len(visible_gpus(accelerator)) or torch.get_num_threads()
 
 
 def visible_gpus(accelerator: str) -> list[str]:
@@ -257,7 +257,7 @@ TRAINING = 2
 def limit_by_memory(at_once: int, held: int) -> int:
     """Return how many runs are trained at once, of those that could be, if each holds so many bytes before it trains.
 
-    This is a rule of thumb, so at least one is trained; where the system does not tell its free memory, all are.
+    This is a rule of thumb, so at least one is trained; where the system does not show its free memory, all are.
     """
     needed, free = TRAINING * held, free_memory()
     if not needed or not free or at_once * needed <= free:

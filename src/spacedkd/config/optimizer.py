@@ -159,7 +159,7 @@ WITHOUT_MOMENTUM = """
 
 
 def _has_momentum(name: str) -> bool:
-    """Whether timm's optimizer of that name has a momentum to set; a name timm does not know is refused.
+    """Return whether timm's optimizer of that name has a momentum to set; a name timm does not know is refused.
 
     >>> _has_momentum("lion"), _has_momentum("lookahead_rmsproptf")
     (False, True)

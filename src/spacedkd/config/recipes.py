@@ -220,7 +220,7 @@ _CNN, _SELF, _VIT = (_spec_of(settings) for settings in SETTINGS.values())
 
 RECIPES = {
     "paper-cnn": Recipe("two ResNets, 80 epochs of SGD, interval 1.5 epochs, as the paper says", _CNN),
-    "paper-self": Recipe("self KD on a ResNet with a teacher that stands still, interval 4 epochs", _SELF),
+    "paper-self": Recipe("self KD on a ResNet with a frozen teacher, interval 4 epochs", _SELF),
     "paper-vit": Recipe("two DeiT-Tiny, 300 epochs of AdamW, interval 1.5 epochs, as the paper says", _VIT),
 }
 _TAUGHT = "online spaced offline"

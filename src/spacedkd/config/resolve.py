@@ -1,6 +1,6 @@
 """Resolution of a spec, which may leave things open, to a `ResolvedRun`, in which everything is decided.
 
-`resolve` is the only place that fills in what a spec leaves open, and that refuses what does not go together. It is a
+`resolve` is the only place that decides what a spec leaves open, and that refuses what does not go together. It is a
 pure function of the spec, the objects given with it, and the data: nothing is built, and nothing is written.
 """
 
@@ -61,7 +61,7 @@ class ResolvedRun:
     """A run in which everything is decided, and everything that changes is a function of the turn."""
 
     spec: RunSpec
-    """as given, with everything it left open filled in"""
+    """as given, with everything decided that it left open"""
     objects: Objects
     method: Method
     roles: Sequence[str]
@@ -91,7 +91,7 @@ class ResolvedRun:
     @property
     def student(self) -> str:
         """The name of the model that is reported and saved: the last role's."""
-        return self.method.learners[self.roles[-1]]
+        return str(self.method.learners[self.roles[-1]])
 
     def network(self, role: str) -> NetworkSpec:
         """Return the network of a role: the run's own for the last one, the teacher's, if there is one, for others."""
@@ -183,7 +183,7 @@ def resolve(spec: RunSpec, objects: Objects | None = None, library: Library | No
 
 @user_code()
 def resolve_spec(spec: RunSpec, objects: Objects | None = None, library: Library | None = None) -> RunSpec:
-    """Return the spec with everything it leaves open filled in, so that it will mean the same tomorrow.
+    """Return the spec with everything decided that it leaves open, so that it will mean the same tomorrow.
 
     This is the part of `resolve` that needs no images: it tells whether a folder holds the same run.
     """
@@ -251,7 +251,7 @@ def make_stream(spec: RunSpec, data: RunData, rank: int, ranks: int) -> Stream:
 
 
 def _resolve_engine(engine: EngineSpec) -> EngineSpec:
-    """Fill in the threads, and refuse what this machine cannot do: a spec may have been written on another one."""
+    """Set the threads, and refuse what this machine cannot do: a spec may have been written on another one."""
     check_threads(engine.threads)
     check_count("workers", engine.workers, least=64)
     if not torch.cuda.is_available():
@@ -307,11 +307,12 @@ def _check_teacher_average(spec: RunSpec, method: Method) -> None:
 
 def _trained_roles(spec: RunSpec, method: Method) -> Sequence[str]:
     """Return the roles up to the one that the spec says is trained `only`, or all of them."""
+    roles: Sequence[str] = method.roles
     if spec.only is None:
-        return method.roles
-    if spec.only not in method.roles:
-        raise unknown("role in --only", spec.only, method.roles)
-    return method.roles[: method.roles.index(spec.only) + 1]
+        return roles
+    if spec.only not in roles:
+        raise unknown("role in --only", spec.only, roles)
+    return roles[: roles.index(spec.only) + 1]
 
 
 def _stop_step(method: Method, role: str, steps_per_epoch: int, total: int) -> int:

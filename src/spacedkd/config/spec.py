@@ -225,7 +225,7 @@ class ShorterRun:
     """the last turn of the shorter run"""
     how: Literal["exact", "warm", "anew"]
     """exact: one long run has the same turns and learning rates until then, and so the same bits; warm: the same turns,
-    but other learning rates; anew: the blocks of the schedule begin again there"""
+    but other learning rates; anew: the blocks of the schedule start again there"""
 
     def __post_init__(self) -> None:
         check_fields(self)

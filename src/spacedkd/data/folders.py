@@ -128,7 +128,7 @@ CLASS_FOLDERS = Reader(
 # Files below a folder
 
 IGNORED_FILES = {"thumbs.db", "desktop.ini"}
-"""files that operating systems leave behind"""
+"""files that operating systems put into folders"""
 MOST_OTHER_FILES = 256
 """a folder whose first files are so many that are no images holds something else, and is refused"""
 _IMAGE_SUFFIXES = tuple(

@@ -36,7 +36,7 @@ def read_hub(spec: DataSpec) -> RawDataset:
     try:
         with offline_without_answer(name):
             loaded = datasets.load_dataset(name, configuration or None)
-    except Exception as error:  # the hub's client has many kinds of errors, and we can mend none of them
+    except Exception as error:  # the hub's client has many kinds of errors, and we can handle none of them
         raise UserError(
             f"There is no folder or file {spec.source} here, and as a name on the Hugging Face hub it does not load: "
             f"{first_line(error)}"

@@ -2,7 +2,7 @@
 
 `load_images` makes the images of a split. Decoded pixels are cached in ~/.cache/spacedkd/pixels, where all processes
 map the same file; the results of `check_images` in ~/.cache/spacedkd/checked. Both caches are keyed by the names, sizes
-and times of the files, and hold checksums, so that a damaged file is made anew.
+and times of the files, and hold checksums, so that a damaged file is made again.
 """
 
 import json
@@ -115,7 +115,7 @@ def _note_bad_images(images: ImageColumn, bad: Reasons, skip: bool) -> str | Non
     if skip:
         return f"Left out {len(bad)} of {len(images)} images that cannot be read, first: {name} {bad[first]}."
     others = f" {len(bad) - 1} more are bad too." if len(bad) > 1 else ""
-    raise UserError(f"{name} {bad[first]}.{others} Mend or remove them, or leave them out with --skip-bad.")
+    raise UserError(f"{name} {bad[first]}.{others} Repair or remove them, or leave them out with --skip-bad.")
 
 
 def _pixels_of_array(name: str, array: np.ndarray, needs_colour: bool, fit: Fit | None, fit_now: Fit | None) -> Tensor:
@@ -224,7 +224,7 @@ def _cached_pixels(
         return _load_cached(path, shape) or _fill_cache(path, shape, fill)
     except (OSError, NotImplementedError) as error:  # the latter where there are no locks
         why = getattr(error, "strerror", None) or first_line(error)
-        _print_once(f"Decoded images are not cached in {path.parent} ({why}): every start reads them anew.")
+        _print_once(f"Decoded images are not cached in {path.parent} ({why}): every start reads them again.")
         return _fill_memory(shape, fill)
 
 
@@ -308,7 +308,7 @@ def load_pixels(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, Reasons
         raise
     except Exception:  # numpy and json have many kinds of errors for damaged files
         pass
-    print_notice(f"{path} is damaged: it is made anew.")
+    print_notice(f"{path} is damaged: it is made again.")
     return None
 
 
@@ -374,7 +374,7 @@ def _load_check(path: Path, key: str, count: int) -> tuple[Reasons, np.ndarray |
                 return bad, np.frombuffer(digests, f"V{DIGEST_BYTES}")
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         pass
-    print_notice(f"{path} is damaged: images are checked anew.")
+    print_notice(f"{path} is damaged: images are checked again.")
     return None
 
 

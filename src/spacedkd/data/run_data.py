@@ -351,7 +351,7 @@ def _check_repeatable(name: str, items: Items) -> None:
     for a, b in zip((*tensors(first), first_labels), (*tensors(second), second_labels), strict=True):
         if a.shape != b.shape or not ((a == b) | ((a != a) & (b != b))).all():  # NaN is equal to NaN here
             raise UserError(
-                f"The {name} dataset gives other items when it is asked again with the same seeds: let its transforms "
+                f"The {name} dataset gives other items when it is read again with the same seeds: let its transforms "
                 "draw from the global generators of torch, numpy or random, and from none of their own."
             )
 

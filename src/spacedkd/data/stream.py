@@ -1,6 +1,6 @@
 """The batch of every step.
 
-The one idea: `stream.batch(step)` is a pure function of the step. Asked again, in another order, in another process or
+The one idea: `stream.batch(step)` is a pure function of the step. Called again, in another order, in another process or
 on another device, it gives the same bits, because everything random in it is seeded by (seed, step) and nothing else:
 
     order of an epoch       seed_for(seed, "order", epoch)          a permutation of all rows

@@ -309,8 +309,8 @@ def _imagenet(size: int) -> Transform:
     crop = T.RandomResizedCrop(size)
 
     def transform(image: Image.Image) -> Tensor:
-        top, left, height, width = crop.get_params(image, crop.scale, crop.ratio)
-        image = image.crop((left, top, left + width, top + height)).resize((size, size), Image.Resampling.BILINEAR)
+        top, start, height, width = crop.get_params(image, crop.scale, crop.ratio)
+        image = image.crop((start, top, start + width, top + height)).resize((size, size), Image.Resampling.BILINEAR)
         if torch.rand(()) < 0.5:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return to_bytes(image.rotate(T.RandomRotation.get_params([-15.0, 15.0])))
@@ -385,7 +385,7 @@ class NamedAugmentation(NamedTuple):
 
 _PHOTOGRAPHS = NamedAugmentation("of 224 px", normalisation=IMAGENET, size=224, fits_first=False, adjustable=False)
 AUGMENTATIONS = {
-    "plain": NamedAugmentation("--crop, --flip and --rotate as asked, and nothing else", AugmentSpec()),
+    "plain": NamedAugmentation("--crop, --flip and --rotate as set, and nothing else", AugmentSpec()),
     "none": NamedAugmentation("images as they are", AugmentSpec(), adjustable=False),
     "small": NamedAugmentation("crop by an eighth of the side, mirror", AugmentSpec(flip=True), crops_an_eighth=True),
     "digits": NamedAugmentation("crop by 1, rotate by 10", AugmentSpec(crop=1, rotate=10)),

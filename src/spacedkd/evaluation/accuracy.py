@@ -125,7 +125,7 @@ class Accuracy(Instrument):
 
     @classmethod
     def tables(cls, entry: AccuracyEntry, detailed: bool) -> Iterator[ResultTable]:
-        """Yield top-1 of all models, all scores of the student, and the bins of its reliability if asked for."""
+        """Yield top-1 of all models, all scores of the student, and the bins of its reliability if they are wanted."""
         yield _top1_table(entry["models"])
         student = student_scores(entry)
         rows = [

@@ -272,7 +272,7 @@ class CurvatureResult:
     loss: float
     traces: dict[str, Trace]  # by estimator
     largest: Eigenvalue
-    error: float  # the relative one that was asked for
+    error: float  # the relative one that was requested
     most_products: int  # of the Hessian with a vector, for each estimate
     seed: int
     batchnorm: str = "running statistics (eval mode)"

@@ -6,7 +6,7 @@ Gaussian noise is added to every parameter, and the loss and accuracy on the tra
     relative:  w + level * rms(w) * z             z ~ N(0, 1), rms over one parameter tensor
 
 The paper does not say which of the two its figure has. The relative kind adds a vector of about `level` times the
-tensor's norm, so it does not depend on the scale of weights that a following normalisation would undo. A tensor of
+tensor's norm, so it does not depend on the scale of weights that the next normalisation would undo. A tensor of
 zeros stays as it is. An image whose logits are no longer finite counts as wrong, and the loss of such a draw is left
 out.
 """

@@ -178,8 +178,8 @@ def _command(spec: RunSpec) -> str:
     several = ""
     if len(runs) > 1:
         several = (
-            "It goes on where shorter runs had ended, or were stopped (`extends` in spec.json says at which turn). "
-            "They are trained one after the other.\n\n"
+            "It continues shorter runs where they had ended, or were stopped (`extends` in spec.json says at which "
+            "turn). They are trained one after the other.\n\n"
         )
     if spec.objects:
         names = ", ".join(code(given["name"]) for given in spec.objects.values())

@@ -62,7 +62,9 @@ def export(
     """
     for what, path in {"The run": run, "The folder to export to": to}.items():
         check_folder(what, path)
-    request = ExportRequest(Path(run), Path(to), license, average, best, onnx, push, private)
+    request = ExportRequest(
+        Path(run), Path(to), license=license, average=average, best=best, onnx=onnx, push=push, private=private
+    )
     return write(request, request.check(), network, trust_code)
 
 

@@ -52,7 +52,7 @@ BATCH, LAST_BATCH, EPOCH = "batch", "last batch", "epoch"
 class ResumableCallback(Callback):
     """Counts the updates of a run, and keeps their number and all generators' states in Lightning's checkpoints.
 
-    Lightning restores no random generator, so a network with dropout would go on with other masks after a resume.
+    Lightning restores no random generator, so a network with dropout would have other masks after a resume.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,8 @@ class ResumableCallback(Callback):
         elif trainer.global_step != self._global_step and not pl_module.automatic_optimization:
             raise UserError(
                 f"In manual optimisation global_step={trainer.global_step} does not say how many updates were made, "
-                f"and the checkpoint was saved without {type(self).__name__}. Begin anew, or with one that has it."
+                f"and the checkpoint was saved without {type(self).__name__}. Start without a "
+                "checkpoint, or from one that has it."
             )
         self._global_step = trainer.global_step
         # After a checkpoint of an epoch's end the loader that Lightning has just iterated is that of the epoch that is

@@ -120,7 +120,7 @@ class DistillationMixin:
             self._loss_shifts_labels = self._shift
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **options: Any) -> Any:
-        """The Trainer's, after the teacher has been asked."""
+        """Return the Trainer's loss of a batch that has the teacher's outputs."""
         self._taught = self._ask(inputs) if model.training else None
         return super().compute_loss(model, inputs, *args, **options)  # type: ignore[misc]
 

@@ -12,7 +12,7 @@ here is `no_kd.py`, the one most others build on is `kd.py`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
@@ -133,30 +133,39 @@ class Method(Protocol):
                 return losses
     """
 
-    @property
-    def roles(self) -> Sequence[str]:
-        """Return the roles, from the one that learns a block first to the one that replays it last.
+    if TYPE_CHECKING:
+        # A method has these as class attributes, or as properties where they depend on its options. Type checkers take
+        # both only for Any: pyright refuses an attribute in place of a property, and mypy the other way round.
+        roles: Any
+        learners: Any = {}
+        frozen: Any = ()
+        depends_on_length: Any = False
+    else:
 
-        Names are free; positions count: the first of several leads, the last is the student.
-        """
+        @property
+        def roles(self) -> Sequence[str]:
+            """Return the roles, from the one that learns a block first to the one that replays it last.
 
-    @property
-    def learners(self) -> Mapping[str, str]:
-        """Return the name of the model each role updates; by default the model has the role's name.
+            Names are free; positions count: the first of several leads, the last is the student.
+            """
 
-        The last role's model is the student that is reported and saved.
-        """
-        return {role: role for role in self.roles}
+        @property
+        def learners(self) -> Mapping[str, str]:
+            """Return the name of the model each role updates; by default the model has the role's name.
 
-    @property
-    def frozen(self) -> Sequence[str]:
-        """Return the names of trained models that never learn; they are evaluated like the others."""
-        return ()
+            The last role's model is the student that is reported and saved.
+            """
+            return {role: role for role in self.roles}
 
-    @property
-    def depends_on_length(self) -> bool:
-        """Return whether losses depend on `Progress.total_steps`: then a run cannot be extended exactly."""
-        return False
+        @property
+        def frozen(self) -> Sequence[str]:
+            """Return the names of trained models that never learn; they are evaluated like the others."""
+            return ()
+
+        @property
+        def depends_on_length(self) -> bool:
+            """Return whether losses depend on `Progress.total_steps`: then a run cannot be extended exactly."""
+            return False
 
     def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
         """Build every model the method needs, by name.

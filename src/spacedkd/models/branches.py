@@ -210,7 +210,7 @@ class Branches(nn.Module):
     def _predict_branches(self, views: Sequence[Tensor]) -> tuple[Tensor, tuple[Prediction, ...]]:
         """Return the trunk's output for the first view, pooled to [B, C], and the predictions of all branches.
 
-        The trunk runs once on all views together; branch 1 goes on with the first view alone.
+        The trunk runs once on all views together; branch 1 takes the first view alone.
         """
         count = len(views[0])
         images = views[0] if len(views) == 1 else torch.cat([*views])

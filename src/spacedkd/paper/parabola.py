@@ -13,7 +13,7 @@ from spacedkd.runs.schema import Estimate
 DRAWS = 20_000
 """parabolas that the interval of an optimum is read off"""
 ROUNDING = 1e-9
-"""a bend that the arithmetic alone may leave behind, where all values are equal"""
+"""a bend that rounding alone may produce, where all values are equal"""
 
 BySeed = Mapping[float, Mapping[int, float]]
 """values at each x, by seed"""

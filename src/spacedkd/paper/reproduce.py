@@ -335,9 +335,9 @@ class Reproduction:
         Args:
             jobs: runs at a time; None is one for each GPU or core.
             ray: the address of a Ray cluster that trains them.
-            budget: when it is over, everything is saved and no run goes on.
+            budget: when it is over, everything is saved and every run stops.
             progress: called with a job and each of its events.
-            stop: asked after every turn; where it says so, everything is saved and Stopped is raised.
+            stop: called after every turn; where it returns True, everything is saved and Stopped is raised.
         """
         budget = budget or TimeBudget()
         if not self.cells or budget.is_zero:

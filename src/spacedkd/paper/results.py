@@ -388,7 +388,7 @@ def _add_extreme(
     ours: Mapping[str, Mapping[int, float]],
     extreme: Callable[..., Any],
 ) -> None:
-    """Fill in the row of the least or greatest difference, of the paper's and of ours."""
+    """Write the row of the least or greatest difference, of the paper's and of ours."""
     row = extreme(printed, key=lambda row: printed[row])
     result["printed"], result["printed_row"] = printed[row], row
     if ours:
@@ -405,7 +405,7 @@ def _add_mean(
     ours: Mapping[str, Mapping[int, float]],
     errors: Sequence[float | None],
 ) -> None:
-    """Fill in the average difference, and the verdict where every row is finished."""
+    """Write the average difference, and the verdict where every row is finished."""
     result["printed"] = math.fsum(printed.values()) / len(printed)
     seeds = sorted(set.intersection(*(set(gains) for gains in ours.values()))) if ours else []
     if not seeds:

@@ -1,7 +1,7 @@
 """The store of the runs of all tables: each run once, under the fingerprint of what it computes.
 
 STORE/store.json               the versions it is made with, and the precision
-STORE/runs/FINGERPRINT/seedN   a run; the fingerprint is that of seed 0, whichever table asked for it first
+STORE/runs/FINGERPRINT/seedN   a run; the fingerprint is that of seed 0, whichever table needed it first
 STORE/SCALE/NAME/              a table: results.json and its pages
 """
 
@@ -125,7 +125,9 @@ class Store:
             return self._arms[fingerprint]
         precision = self._made_with.precision if spec.precision == "auto" else spec.precision
         resolved = resolve_spec(replace(spec, seed=0, precision=precision), library=self.library)
-        engine = replace(resolved.engine, threads=spec.engine.threads)  # how many depends on how many go on at once
+        engine = replace(
+            resolved.engine, threads=spec.engine.threads
+        )  # how many depends on how many runs train at once
         self._arms[fingerprint] = Arm(replace(resolved, engine=engine), resolved.fingerprint())
         return self._arms[fingerprint]
 

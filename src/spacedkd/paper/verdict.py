@@ -173,7 +173,7 @@ def judge_fit(ours: Fit, paper: Fit | None, error: float | None = None) -> Judge
 
 
 def _without_rounding(value: float | None) -> float | None:
-    """Return a number, or zero in place of a bend that the arithmetic alone may have left behind."""
+    """Return a number, or zero in place of a bend that rounding alone may have produced."""
     return 0.0 if value is not None and abs(value) <= ROUNDING else value
 
 

@@ -65,6 +65,7 @@ def paragraph(sentences: str | None, class_: str | None = None) -> Markup:
 
 
 def note(sentences: str | None) -> Markup:
+    """Return sentences as a paragraph in the smaller style of notes."""
     return paragraph(sentences, "note")
 
 

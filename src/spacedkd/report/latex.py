@@ -11,7 +11,7 @@ MANY_COLUMNS = 5
 FIT_LINE = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 """what follows is made as narrow as a line is, where it is wider"""
 MOST_ROWS = 12
-"""of one table, each of two lines, so that it fits a page; longer ones go on in further tables"""
+"""of one table, each of two lines, so that it fits a page; longer ones continue in further tables"""
 _ESCAPES = str.maketrans(
     {
         "\\": r"\textbackslash{}",

@@ -39,7 +39,7 @@ def markdown_table(table: Table) -> str:
     """Return a table as Markdown: strong cells are bold, the paper's number stands in brackets."""
     columns = table.document_columns()
     rows = [[_cell(row[index]) for index, _ in columns] for row in table.rows]
-    words = [place for place, (_, column) in enumerate(columns) if column.left]
+    words = [number for number, (_, column) in enumerate(columns) if column.left]
     return grid([column.document or "" for _, column in columns], rows, words)
 
 

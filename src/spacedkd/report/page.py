@@ -335,7 +335,7 @@ def _costs_of_one(arm: Arm) -> Iterator[Markup]:
     )
     if arm.numbers["computed"]["updates"] != cost["updates"]:
         yield note(
-            "Its teacher was trained for another run and followed here: the time is that of what was left to do."
+            "Its teacher was trained for another run and replayed here: the time is that of what was left to do."
         )
     models = arm.first.cost.get("by_model", {})
     names = dict.fromkeys(key.removesuffix(f" {what}") for key in models for what in COUNTS if key.endswith(f" {what}"))

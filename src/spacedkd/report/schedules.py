@@ -67,7 +67,7 @@ class Stroke:
 
 @dataclass(frozen=True)
 class Timetable:
-    """One schedule in steps, and the arms that followed it."""
+    """One schedule in steps, and the arms that have it."""
 
     schedule: Schedule
     arms: Sequence[Arm]
@@ -127,7 +127,7 @@ def _in_steps(tables: Sequence[Timetable]) -> Table:
 
 
 def timetables(arms: Sequence[Arm]) -> list[Timetable]:
-    """Return every distinct schedule, with the arms that followed it."""
+    """Return every distinct schedule, with the arms that have it."""
     by_schedule: dict[str, list[Arm]] = {}
     for arm in arms:
         run = arm.first

@@ -367,7 +367,7 @@ def of_comparison(forecast: ComparisonForecast) -> list[Table]:
         )
     names = ("arm", "params", "turns done", "updates", "forward", "backward")
     others = ("arm", "runs done", "FLOPs", "memory", "disk", "time left")
-    caption = "memory is the peak of one run's process; time as if one run followed the other"
+    caption = "memory is the peak of one run's process; time as if one run were trained after the other"
     what = "forward and backward passes of whole batches, as of each run alone"
     if any(run.replays for runs in forecast.arms.values() for run in runs):
         what += "; turns of a teacher that another run trains count as done"

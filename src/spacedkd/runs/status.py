@@ -21,7 +21,7 @@ PROGRESS = ".progress.json"
 STATES = {
     "training": "a process trains it",
     "finished": "it has a result",
-    "stopped": "it was asked to stop, and has saved everything",
+    "stopped": "it was told to stop, and has saved everything",
     "killed": "its process is gone, and has not written why",
     "failed": "an error ended it",
     "diverged": "its losses or weights were not finite",

@@ -1,4 +1,4 @@
-"""Errors that a user can mend, each one line that says what is wrong and what to do.
+"""Errors that a user can fix, each one line that says what is wrong and what to do.
 
 Messages name flags (`--lr`). Where no command line runs, `str(error)` names Python's arguments (`optimizer.lr`):
 `in_python` replaces the flags.
@@ -106,7 +106,7 @@ def _python_name(match: re.Match[str]) -> str:
 
 
 class UserError(ValueError):
-    """A mistake the user can mend. The command line prints it as one line and exits with code 2."""
+    """A mistake the user can fix. The command line prints it as one line and exits with code 2."""
 
     def __str__(self) -> str:
         return super().__str__() if _command_line else in_python(super().__str__())
@@ -201,7 +201,7 @@ class RunFailed(UserError):
 
 
 class SnapshotsGone(UserError):
-    """Recorded snapshots that a run needs of its teacher are gone or damaged; training the teacher again mends it."""
+    """Recorded snapshots that a run needs are gone or damaged; training the teacher again restores them."""
 
 
 def unknown(what: str, name: str, available: Iterable[str]) -> UserError:

@@ -30,7 +30,7 @@ _UNFINISHED = re.compile(r".*\.([\w-]+)_(\d+)_[0-9a-f]+\.unfinished")
 _LEFTOVER = re.compile(r".*\.unfinished|\.tmp\w{6}")
 """names of unfinished files; those without a process are of earlier versions, or of safetensors"""
 ABANDONED_SECONDS = 3600.0
-"""after which an unfinished file of another machine, whose processes cannot be seen from here, counts as left behind"""
+"""after which an unfinished file of another machine, whose processes cannot be seen from here, counts as abandoned"""
 _BLOCK = 1 << 20
 
 

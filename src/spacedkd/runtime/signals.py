@@ -27,7 +27,7 @@ POLL_SECONDS = 0.5
 
 
 class Stopped(Exception):
-    """A run was asked to stop. Everything up to its last turn is saved, and `resume` continues it."""
+    """A run was told to stop. Everything up to its last turn is saved, and `resume` continues it."""
 
     def __init__(self, folder: Path | str = "", turn: int = 0, turns: int = 0, counted: str = "turns") -> None:
         """`counted` names what `turn` and `turns` count: turns of a run, or runs of a comparison."""
@@ -91,7 +91,7 @@ class Signals(AbstractContextManager["Signals"]):
 
 
 def child_context(hears_signals: bool = False) -> Any:
-    """Return a multiprocessing context that spawns processes which end with this one, from their first moment on.
+    """Return a multiprocessing context that spawns processes which end with this one, from their start on.
 
     A spawned process imports the main module and then what it is to call, which takes seconds if torch is imported. So
     `as_child` is called in it before that; or, if it `hears_signals` itself, only `end_with`.

@@ -414,7 +414,7 @@ class CheckpointCallback(Callback):
             self.save()
 
     def save(self) -> None:
-        """Copy everything up to this turn now, and write it while training goes on."""
+        """Copy everything up to this turn now, and write it while training continues."""
         self._thread.wait()
         state, position, folder = self.parts.state, self.parts.position, self.parts.folder
         journal = self.parts.journal.journal

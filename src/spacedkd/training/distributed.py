@@ -150,7 +150,7 @@ HANDSHAKE_BYTES = 32
 
 @contextmanager
 def watch_ranks(fabric: Fabric, resume_command: str) -> Iterator[None]:
-    """End this rank when another rank ends with an error, and tell the others when this one does.
+    """End this rank when another rank ends with an error, and notify the others when this one does.
 
     An error of another rank is raised here as `UserError`. If this rank hangs in a collective operation, where nothing
     can be raised, its process exits with code 2. For a rank that was killed the message names the `resume_command`.
@@ -271,7 +271,7 @@ def _connect(fabric: Fabric) -> dict[int, socket.socket]:
 class CollectiveStop(AbstractContextManager["CollectiveStop"]):
     """A stop request that reaches all ranks after the same turn, whichever rank it was made to.
 
-    After a turn each rank sends whether it was asked to stop, over a process group of its own on the CPUs, and reads
+    After a turn each rank sends whether it was told to stop, over a process group of its own on the CPUs, and reads
     the result of the turn before. So no rank waits for another, and GPUs are not synchronised. Ranks that wait for a
     snapshot look for it together: all of them get it, or stop, at the same time.
     """
@@ -294,7 +294,7 @@ class CollectiveStop(AbstractContextManager["CollectiveStop"]):
             distributed.destroy_process_group(self._group)
 
     def poll(self) -> bool:
-        """Return whether to stop after this turn; of several ranks, whether one was asked to at the turn before."""
+        """Return whether to stop after this turn; of several ranks, whether one was told to at the turn before."""
         if self._group is None:
             return self._stop()
         if self._receive():
@@ -334,6 +334,7 @@ def fsdp_strategy(processes: int) -> ModelParallelStrategy:
 
 
 def uses_fsdp(fabric: Fabric) -> bool:
+    """Return whether models are sharded over the processes."""
     return isinstance(fabric.strategy, ModelParallelStrategy)
 
 

@@ -470,7 +470,7 @@ def _evaluation_seconds(turn: Turn, trial: Session) -> float:
 
 
 def _time(state: TrainingState, action: Callable[[], object]) -> float:
-    """Return the seconds an action takes, with all that a GPU was asked to do."""
+    """Return the seconds an action takes, with all work that a GPU was given."""
 
     def now() -> float:
         if state.fabric.device.type == "cuda":

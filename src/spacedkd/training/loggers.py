@@ -75,6 +75,7 @@ def metrics_of(entry: Entry, images_per_second: float | None = None) -> dict[str
 
 
 def key_of(entry: Entry) -> EntryKey:
+    """Return what tells an entry of the journal from all others."""
     return entry["turn"], entry["event"], entry["role"]
 
 
@@ -96,7 +97,7 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 class Loggers(Callback):
     """All loggers of a run: those its spec names, and objects of the user.
 
-    A named logger that fails is dropped with a notice, and the run goes on. An error of a user's object ends the run.
+    A named logger that fails is dropped with a notice, and the run continues. An error of a user's object ends the run.
     When a run is resumed, a user's object is told all entries that are written from then on.
     """
 
@@ -274,7 +275,7 @@ def _read_scalars(folder: Path) -> dict[tuple[str, int], tuple[float, float]]:
 
 
 # Loggers that keep runs elsewhere: Weights & Biases and MLflow.
-# The run's folder keeps the id they know the run by, so that a resumed run goes on there.
+# The run's folder keeps the id they know the run by, so that a resumed run continues there.
 
 PROJECT = "spacedkd"
 """unless WANDB_PROJECT, or MLFLOW_EXPERIMENT_NAME, names another"""

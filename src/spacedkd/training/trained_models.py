@@ -148,7 +148,7 @@ def load_run(
 
 
 def _check_loadable(folder: RunFolder, path: Path, unfinished: bool) -> None:
-    """Refuse a run without a checkpoint, and one that is not finished unless that is asked for."""
+    """Refuse a run without a checkpoint, and one that is not finished unless `unfinished`."""
     if not checkpoint.generations(folder.checkpoint):
         if folder.finished():
             raise UserError(

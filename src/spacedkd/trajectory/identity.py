@@ -90,7 +90,7 @@ def trajectory_settings(run: ResolvedRun, role: str, models: Mapping[str, nn.Mod
 
 
 def draws_random_numbers(model: nn.Module, sample: Inputs) -> bool:
-    """Whether a forward pass in train mode draws random numbers, which are seeded by the name of the role."""
+    """Return whether a forward pass in train mode draws random numbers, which are seeded by the name of the role."""
 
     def states() -> tuple[Any, ...]:
         kind, keys, *rest = np.random.get_state(legacy=True)

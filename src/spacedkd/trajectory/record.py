@@ -50,7 +50,7 @@ def updates_to_record(run: ResolvedRun, role: str) -> list[int]:
     """Return the updates after which students of the schedules in `record` see a role, and its last update."""
     roles = (*run.method.roles, "follower")
     if role != run.method.roles[-1]:
-        roles = run.method.roles  # type: ignore[assignment]
+        roles = run.method.roles
     updates = {run.stops[role]}
     for schedule in run.spec.record:
         in_run = in_steps(schedule, run.steps_per_epoch, run.total_steps)
@@ -89,7 +89,7 @@ class TrajectoryRecorder:
         run = self.folder.path
         self.folder.make(index_file(run).parent)
         entries = [*journal]
-        # Those who wait for a snapshot hold the lock for a moment, to see whether somebody records.
+        # A process that waits for a snapshot holds the lock briefly, to see whether another one records.
         with hold(recording_lock(run), seconds=60, within=self.folder):
             for name, writer in self._writers.items():
                 writer.open(done[self._role_of[name]], entries)
@@ -105,7 +105,7 @@ class TrajectoryRecorder:
             self._writers[entry["role"]].add(entry)
 
     def records(self, turn: Turn) -> bool:
-        """Whether others may need the role as it is after a turn; equal in all processes."""
+        """Return whether others may need the role as it is after a turn; equal in all processes."""
         return turn.role in self._writers and turn.step + 1 in self._writers[turn.role].requested
 
     def save(self, turn: Turn, cost: Mapping[str, int]) -> None:
@@ -198,7 +198,7 @@ class JournalWriter:
         self._hash = JournalHash()
 
     def open(self) -> None:
-        """Resume behind the last snapshot: cut off what a kill has left behind it."""
+        """Resume after the last snapshot: delete what a killed process wrote after it."""
         read = end = 0
         lines = JournalHash()
         if not self.run.exists(self.file):

@@ -71,7 +71,7 @@ class RecordedTrajectory:
         return self._journal.costs.get(update, {})
 
     def is_complete(self) -> bool:
-        """Whether no snapshot that was recorded has been removed."""
+        """Return whether no snapshot that was recorded has been removed."""
         self._journal.refresh()
         recorded = (update for update in self._journal.costs if update in self.recorded)
         return all(self.store.find(update) is not None for update in recorded)

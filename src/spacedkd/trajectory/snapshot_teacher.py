@@ -86,7 +86,7 @@ class Snapshots:
         self._average = None if average is None else RunningAverage(average_so_far(average), batches)
 
     def due(self, updates: int) -> bool:
-        """Whether the student sees the network after so many updates."""
+        """Return whether the student sees the network after so many updates."""
         return self._updates.includes(updates)
 
     def after(self, updates: int, network: nn.Module) -> Path | None:

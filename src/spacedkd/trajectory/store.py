@@ -85,7 +85,7 @@ class SnapshotStore(ABC):
         """
         damaged = None
         for _ in poll(self.folder, f"its snapshot after {pluralize(update, 'update')}", seconds):
-            # Asked before looking for the file: a snapshot that comes in between is found.
+            # Checked before looking for the file, so that a snapshot that comes in between is seen.
             missing, damaged = self.missing_for_good(update), None
             if self.find(update) is not None:
                 try:
@@ -155,7 +155,7 @@ def read_lightning(file: Path) -> dict[str, Tensor]:
     try:
         checkpoint: Any = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        refused = re.search(r"GLOBAL (\S+)", str(error))  # torch's text goes on with how to load the pickle anyway
+        refused = re.search(r"GLOBAL (\S+)", str(error))  # torch's text continues with how to load the pickle anyway
         if refused is None:
             raise Damaged(f"{file} cannot be read: it is cut off, or holds more than weights. Make it again.") from None
         raise UserError(
@@ -272,7 +272,7 @@ def _check_equal(file: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _equal_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are equal bit by bit, NaN included."""
+    """Return whether two tensors are equal bit by bit, NaN included."""
     return one.dtype == other.dtype and one.shape == other.shape and torch.equal(_bits(one), _bits(other))
 
 
@@ -374,7 +374,7 @@ def recording_lock(run: Path) -> Path:
 
 
 def is_recording(run: Path) -> bool:
-    """Whether a process records a run now; a kill releases its lock."""
+    """Return whether a process records a run now; a kill releases its lock."""
     return index_file(run).exists() and is_held(recording_lock(run))
 
 

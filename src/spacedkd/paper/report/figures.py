@@ -59,13 +59,13 @@ def figure(results: "Results") -> Iterator[Markup]:
 
 def _over_an_axis(results: "Results", lines: "Sequence[Line]") -> Iterator[Markup]:
     names, caption = [("ours", "student")], OURS
-    if any(line.shifts for line in lines):
+    if any(line.offsets for line in lines):
         names.append(("the paper's, moved", "paper"))
         caption += MOVED
     names += [("fitted parabola, with its optimum", "fit")] if any(line.fit for line in lines) else []
     names += [("ours, the row it is compared with", "beside")] if any(line.references for line in lines) else []
     yield legend(names, "all")
-    if any(len({*line.shifts.values()}) > 1 for line in lines):
+    if any(len({*line.offsets.values()}) > 1 for line in lines):
         caption += " Where every column has a reference of its own, each is moved by itself and has no axis."
     axis = results["axis"] or {"title": "", "values": {}}
     off = [column for column in results["columns"] if column not in axis["values"]]
@@ -158,7 +158,7 @@ class Axis:
         return [(self.position(value), plain(value)) for value in self.order]
 
 
-def paper_shifts(cells: Sequence["CellResult"], every: Mapping[Key, "CellResult"]) -> dict[Key, float]:
+def paper_offsets(cells: Sequence["CellResult"], every: Mapping[Key, "CellResult"]) -> dict[Key, float]:
     """Return how far the paper's number of each cell of a row is moved: so that its reference's lies on ours.
 
     Then the paper's mark is above ours where its effect is the larger one. Cells of a row with a single reference all
@@ -221,8 +221,8 @@ class Line:
         return [cell for cell in self.cells if cell["estimate"]]
 
     @cached_property
-    def shifts(self) -> Mapping[Key, float]:
-        return paper_shifts(self.cells, cells_by_key(self.results))
+    def offsets(self) -> Mapping[Key, float]:
+        return paper_offsets(self.cells, cells_by_key(self.results))
 
     @cached_property
     def references(self) -> list["CellResult"]:
@@ -237,7 +237,7 @@ class Line:
 
     @property
     def is_drawn(self) -> bool:
-        return bool(self.finished or self.shifts)
+        return bool(self.finished or self.offsets)
 
     @property
     def remark(self) -> str:
@@ -250,8 +250,8 @@ class Line:
     def draw(self) -> Markup:
         ours = [(self.axis.of(cell), _estimate(cell)["mean"]) for cell in self.finished]
         others = [(self.axis.of(cell), _estimate(cell)["mean"]) for cell in self.references]
-        hollow = [cell for cell in self.cells if key(cell) in self.shifts]
-        theirs = [(self.axis.of(cell), _paper(cell) + self.shifts[key(cell)]) for cell in hollow]
+        hollow = [cell for cell in self.cells if key(cell) in self.offsets]
+        theirs = [(self.axis.of(cell), _paper(cell) + self.offsets[key(cell)]) for cell in hollow]
         curve = [] if self.fit is None else parabola(self.fit, self.axis)
         values = [y for _, y in (*ours, *others, *theirs, *curve)]
         values += [v for cell in self.finished for v in (*bounds(_estimate(cell)), *cell["values"].values())]
@@ -278,16 +278,16 @@ class Line:
         return bool(self.cells[0]["unit"] == "percent")
 
     def _frame(self, area: Panel) -> Markup:
-        """Return the axes, with the paper's own numbers on the right where one shift holds for all of them."""
+        """Return the axes, with the paper's own numbers on the right where one offset holds for all of them."""
         sign = ", %" if self._in_percent else ""
         title = f"{'ours' if self.finished else 'paper'}{sign}"
         frame = area.frame(self.axis.ticks, ticks(*area.y, self._write), self.axis.title, title)
-        moved = {*self.shifts.values()}
+        moved = {*self.offsets.values()}
         if not self.finished or len(moved) != 1:
             return frame
-        shift, end = moved.pop(), area.width - area.right
-        theirs = ticks(area.y[0] - shift, area.y[1] - shift, self._write)
-        labels = [label(text, end + 6, area.to_y(value + shift) + 4, class_="tick theirs") for value, text in theirs]
+        offset, end = moved.pop(), area.width - area.right
+        theirs = ticks(area.y[0] - offset, area.y[1] - offset, self._write)
+        labels = [label(text, end + 6, area.to_y(value + offset) + 4, class_="tick theirs") for value, text in theirs]
         return join(frame, *labels, label(f"paper{sign}", area.width - 2, 11, "end", "tick theirs"))
 
     def _mark(self, area: Panel, cell: "CellResult") -> Markup:

@@ -145,6 +145,7 @@ def optimum(fit: "FitResult") -> str:
 
 
 def has_optimum(fit: "Fit") -> bool:
+    """Return whether a fitted parabola opens downward, so that its vertex is the best value."""
     return fit["opens"] == "down"
 
 

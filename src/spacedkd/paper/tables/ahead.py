@@ -20,8 +20,8 @@ NUMBERS = {0: 71.05, 0.5: 70.67, 1: 70.85, 1.5: 70.69, 2: 71.04, 2.5: 70.78}
 def cells(scale: Scale) -> Iterator[Cell]:
     row = "ResNet-18, CIFAR-100"
     arms = {lead: partial(ahead, epochs=lead) if lead else online for lead in NUMBERS}
-    found = [Cell(row, str(lead), scale.run("resnet18", arm=arms[lead]), NUMBERS[lead]) for lead in NUMBERS]
-    yield from compare_with_column(found, "0")
+    row_cells = [Cell(row, str(lead), scale.run("resnet18", arm=arms[lead]), NUMBERS[lead]) for lead in NUMBERS]
+    yield from compare_with_column(row_cells, "0")
     yield Cell(row, "spaced 1.5", scale.run("resnet18", arm=spaced), 72.43, (row, "0"), judged=False)
 
 

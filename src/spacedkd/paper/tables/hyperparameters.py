@@ -37,7 +37,10 @@ def with_lr(run: RunSpec, lr: float) -> RunSpec:
 
 
 def with_batches(run: RunSpec, size: int) -> RunSpec:
-    """Of this size beside the paper's 128; of a smaller scale the same part of its own, but enough for BatchNorm."""
+    """Return the run with a batch of `size` where the paper has 128: at a smaller scale the same part, at least 4.
+
+    BatchNorm needs more than one image.
+    """
     return replace(run, batch_size=max(4, size * run.batch_size // 128))
 
 
@@ -67,7 +70,7 @@ def cells(scale: Scale) -> Iterator[Cell]:
 
 
 def _is_less_than_a_step(spec: RunSpec) -> bool:
-    """Whether there is no such interval: at the smallest scale an epoch of the largest batches is one step."""
+    """Return whether there is no such interval: at the smallest scale an epoch of the largest batches is one step."""
     images = spec.data.train_limit
     interval = interval_of(spec.schedule)
     if images is None or interval is None:

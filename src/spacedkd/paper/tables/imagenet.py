@@ -29,7 +29,7 @@ ARMS: dict[str, Arm] = {"online KD": online, "online KD w/ ours": spaced, "self 
 
 
 def _spaced_self_kd(run: RunSpec) -> RunSpec:
-    """By 1.5 epochs, as the captions say; the table of self KD has 4."""
+    """Return a self KD run spaced by 1.5 epochs, as the captions say; the table of self KD has 4."""
     return spaced_self_kd(run, epochs=1.5)
 
 

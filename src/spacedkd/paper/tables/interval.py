@@ -44,11 +44,11 @@ AXIS = Axis("interval, epochs", {"online": 0, "w/ 0.5": 0.5, "w/ 1.0": 1, "w/ 1.
 def cells(scale: Scale) -> Iterator[Cell]:
     for (network, data), numbers in NUMBERS.items():
         row = title(network, data)
-        found = [
+        row_cells = [
             Cell(row, column, scale.run(network, data, arm), number)
             for (column, arm), number in zip(ARMS.items(), numbers, strict=True)
         ]
-        for cell in compare_with_column(found, "online"):
+        for cell in compare_with_column(row_cells, "online"):
             others = tuple((row, other) for other in OTHERS) if cell.column == BEST else ()
             yield replace(cell, judged=cell.column in AXIS.values, contrasts=others)
 

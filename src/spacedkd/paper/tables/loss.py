@@ -32,11 +32,11 @@ def cells(scale: Scale) -> Iterator[Cell]:
 
         note = NORM if loss == "norm" else ""
         unspaced, ours = numbers
-        found = [
+        row_cells = [
             Cell(row, "w/o", scale.run("resnet18", arm=lambda run: online(with_loss(run))), unspaced, note=note),
             Cell(row, "w/ 1.5", scale.run("resnet18", arm=lambda run: spaced(with_loss(run))), ours, note=note),
         ]
-        yield from compare_with_column(found, "w/o")
+        yield from compare_with_column(row_cells, "w/o")
 
 
 TABLE = Table(

@@ -41,7 +41,7 @@ NO_KD = {(network, "cifar100"): WEAKER for network in ("resnet18", "resnet50", "
 
 
 def self_kd(run: RunSpec) -> RunSpec:
-    """One update of all exits for each batch."""
+    """Return the run of plain self KD: one update of all exits for each batch."""
     return replace(with_options(run, variant="plain"), schedule=None)
 
 

@@ -16,7 +16,7 @@ from spacedkd.runs.schema import Estimate
 
 
 class StatementResults(TypedDict):
-    """How often a statement held; fractions of cases, a case being a problem at a time."""
+    """Fractions of cases in which a statement held; a case is a problem at a time."""
 
     held: float
     broken: float
@@ -120,7 +120,7 @@ GAPS_IN_THE_PROOFS = (
     "to the other. That does not follow: the numbers (1, −1) have the larger absolute values, but (½, ½) have the "
     "larger sum.",
     "At the student's minimum f(xᵢ) = yᵢ, so βᵢ = α(yᵢ − g(xᵢ)) = −α dᵢ, where the paper writes +α dᵢ. With the sign "
-    "mended, a smaller signed sum makes the trace larger, not smaller. The traces on this page are exact and use "
+    "corrected, a smaller signed sum makes the trace larger, not smaller. The traces on this page are exact and use "
     "neither form.",
     "The first term, |∇f|², is taken to be the same for both students. It is, if both end at the same parameters; two "
     "students that learned from different teachers need not.",

@@ -1,6 +1,6 @@
-"""What a teacher's path saves, as ratios measured side by side in one run.
+"""The time that a recorded teacher saves, as ratios measured side by side in one run.
 
-    python -m benchmarks.path_speed --out path_speed.json
+    python -m benchmarks.trajectory_speed --out trajectory_speed.json
 
 1. sharing: five arms of one seed, one run at a time, with one teacher for all of them against one each;
 2. pipeline: teacher and student in two processes of one thread each, against both in one process of one thread, and
@@ -58,9 +58,9 @@ def trained(epochs: float, engine: Mapping[str, Any], folder: Path) -> Measured:
     """One run in a process of its own; `training` leaves out what it takes to start."""
     spec = replace(BASE, epochs=epochs, schedule=Spaced("1ep"), engine=replace(BASE.engine, **engine))
     folder.mkdir(parents=True)
-    write_json(folder / "asked.json", to_json(spec))
+    write_json(folder / "spec.json", to_json(spec))
     started = time.monotonic()
-    words = ["train", "--spec", str(folder / "asked.json"), "--out", str(folder / "run")]
+    words = ["train", "--spec", str(folder / "spec.json"), "--out", str(folder / "run")]
     subprocess.run([sys.executable, "-m", "spacedkd", *words], check=True, stdout=subprocess.DEVNULL)
     seconds = time.monotonic() - started
     result = json.loads((folder / "run/result.json").read_text())
