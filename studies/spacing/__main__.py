@@ -18,9 +18,12 @@ from spacedkd.paper.store import Store, copy_numbers
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.signals import Signals, Stopped
 from spacedkd.training.loop import Event
+from studies.spacing.analysis import regimes
 from studies.spacing.arms import Question, questions
+from studies.spacing.page import write_page
 
-NUMBERS = Path(__file__).parent / "numbers"
+PAGE = Path(__file__).parent
+NUMBERS = PAGE / "numbers"
 LINE_SECONDS = 60.0
 """between two lines about the progress of a run"""
 
@@ -77,10 +80,16 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="only these questions, for instance q1")
     parser.add_argument("--max-hours", type=float, help="stop after this time; 0 trains nothing")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--page", action="store_true", help="only make the page from the finished runs of the store")
     parser.add_argument("--ray", help="the address of a Ray cluster that trains the runs")
     given = parser.parse_args()
     store, budget = Store(given.store), TimeBudget(given.max_hours)
     every = [*questions(given.root)]
+    if given.page:
+        answered = [question for question in every if not question.name.startswith("tuning")]
+        write_page(PAGE, answered, {question.name: regimes(store, question) for question in answered})
+        print(f"{PAGE / 'README.md'}")
+        return
     chosen = [question for question in every if not given.only or question.name in given.only]
     with Signals() as signals:
         try:

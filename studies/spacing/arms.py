@@ -25,8 +25,8 @@ TUNING_SEEDS = (100, 101)
 INTERVALS = ("0.5ep", "1.5ep", "4ep", "6ep", "8ep", "16ep")
 GENERATED_RATES: dict[str, tuple[float, ...]] = {"constant": (0.005, 0.02, 0.05), "cosine": (0.02, 0.05, 0.15)}
 """among which the protocol chooses the rates for MNIST-1D"""
-GENERATED_RATE: dict[str, float] = {}
-"""those that were chosen"""
+GENERATED_RATE = {"constant": 0.05, "cosine": 0.15}
+"""those that were chosen: last iterate of no KD 93.4 and 96.0 %, the others 73.8, 89.2 and 89.2, 94.4 %"""
 USUAL_STRENGTH = {"label_weight": 0.3, "logit_weight": 0.7, "temperature_squared": True}
 """of distillation in most papers; the paper of Spaced KD has 0.7, 0.3 and no T^2"""
 
@@ -107,8 +107,6 @@ def generated_questions() -> Iterator[Question]:
         f"{shape} {rate:g}": no_kd(generated(shape, rate)) for shape, rates in GENERATED_RATES.items() for rate in rates
     }
     yield Question("tuning0", tuning, TUNING_SEEDS)
-    if not GENERATED_RATE:
-        return
     regimes = {
         "constant": generated("constant", GENERATED_RATE["constant"]),
         "cosine": generated("cosine", GENERATED_RATE["cosine"]),

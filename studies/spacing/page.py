@@ -1,0 +1,165 @@
+"""The page of the study, README.md, its figures and results.json, made from the numbers of finished runs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spacedkd.config.serialization import to_json
+from spacedkd.evaluation.statistics import ConfidenceInterval, Effect
+from spacedkd.report.markdown import grid
+from spacedkd.runtime.files import write_json, write_text
+from studies.spacing.analysis import MEASURES, REFERENCES, Regime, Verdict, verdicts
+from studies.spacing.arms import Question
+from studies.spacing.figures import accuracy_against_interval
+
+TITLES = {
+    "q0": "Q0. Generated data (MNIST-1D)",
+    "q1": "Q1. Which interval, on images",
+    "q2": "Q2. Three times as long, on images",
+}
+WITH_FIGURE = 4
+"""intervals that a figure needs"""
+
+
+def write_page(to: Path, asked: Sequence[Question], found: Mapping[str, Sequence[Regime]]) -> None:
+    """Write the page, its figures and results.json into a folder."""
+    answers = {name: verdicts(regimes) for name, regimes in found.items() if regimes}
+    lines = [*_opening(answers), *_left(asked, found)]
+    for name, regimes in found.items():
+        if regimes:
+            lines += _section(to, name, regimes, answers[name])
+    write_text(to / "README.md", "\n".join(lines) + "\n", to)
+    write_json(to / "results.json", _document(found, answers), to)
+
+
+def _opening(answers: Mapping[str, Sequence[Verdict]]) -> Iterator[str]:
+    yield "# What spacing, averaging and time do"
+    yield ""
+    yield (
+        "[PROTOCOL.md](PROTOCOL.md) says how this is measured; it was written before the runs. Accuracies are the mean "
+        "over the last evaluations of a run, of the deepest head on the test images, in percent; ± is half of the 95 % "
+        "interval over seeds. **Better** and **worse** need p < 0.01 after Holm's correction, a hint needs p < 0.05 "
+        "without it."
+    )
+    yield ""
+    yield "## In short"
+    yield ""
+    for name, of_question in answers.items():
+        yield f"**{TITLES[name]}**"
+        yield ""
+        for verdict in of_question:
+            yield f"- {_sentence(verdict)}"
+        yield ""
+
+
+def _sentence(verdict: Verdict) -> str:
+    effect = verdict.effect
+    words = {
+        "better": f"**spaced KD by {verdict.arm} epochs is better than {verdict.against}**",
+        "worse": f"**spaced KD by {verdict.arm} epochs is worse than {verdict.against}**",
+        "hint: better": f"a hint that spaced KD by {verdict.arm} epochs is better than {verdict.against}",
+        "hint: worse": f"a hint that spaced KD by {verdict.arm} epochs is worse than {verdict.against}",
+        "not told": f"spaced KD by {verdict.arm} epochs and {verdict.against} are not told apart",
+    }[verdict.word]
+    return f"{verdict.regime}, {verdict.measure}: {words}: {_effect(effect)} points{_tests(verdict)}."
+
+
+def _tests(verdict: Verdict) -> str:
+    effect = verdict.effect
+    if effect.p is None:
+        return " (one seed)"
+    exact = "" if effect.sign_flip_p is None else f", exact p {effect.sign_flip_p:.2g}"
+    least = "" if effect.detectable is None else f", detectable {100 * effect.detectable:.2f}"
+    return f" (n = {effect.n}, p {effect.p:.2g}, Holm {verdict.p_holm:.2g}{exact}{least})"
+
+
+def _left(asked: Sequence[Question], found: Mapping[str, Sequence[Regime]]) -> Iterator[str]:
+    """Yield what was not run."""
+    yield "## What was run"
+    yield ""
+    rows = []
+    for question in asked:
+        arms = [arm for regime in found.get(question.name, ()) for arm in regime.accuracies["last iterate"].values()]
+        runs = f"{sum(map(len, arms))} of {len(question.arms) * len(question.seeds)}"
+        rows.append([question.name, str(len(question.arms)), str(len(question.seeds)), runs])
+    yield grid(["question", "arms", "seeds", "runs finished"], rows)
+    yield ""
+    yield (
+        "Q3 to Q6 of the protocol have not been run, but for what Q0 has of them: averaged teachers, speed, wrong "
+        "labels."
+    )
+    yield ""
+
+
+def _section(to: Path, name: str, regimes: Sequence[Regime], answers: Sequence[Verdict]) -> Iterator[str]:
+    yield f"## {TITLES[name]}"
+    yield ""
+    for regime in regimes:
+        yield f"### {regime.name}"
+        yield ""
+        if len(regime.intervals) >= WITH_FIGURE:
+            file = f"{name}-{regime.name.replace(' ', '-')}.svg"
+            write_text(to / file, accuracy_against_interval(regime), to)
+            yield f"![Accuracy against interval, {regime.name}]({file})"
+            yield ""
+        heads = ["average minus last", "average: minus no KD", "average: minus offline"]
+        rows = [_row(regime, arm) for arm in regime.accuracies["last iterate"]]
+        yield grid(["arm", "seeds", *MEASURES.values(), *heads], rows)
+        yield ""
+        without = [
+            f"{measure}, minus {against}: {_effect(effect)}"
+            for verdict_arm in [next(v.arm for v in answers)]
+            for measure in MEASURES.values()
+            for against in REFERENCES
+            if name == "q1" and (effect := regime.effect(measure, verdict_arm, against, without=(0,))) is not None
+        ]
+        if without:
+            yield "Without seed 0, which the pilot had looked at: " + "; ".join(without) + "."
+            yield ""
+
+
+def _row(regime: Regime, arm: str) -> list[str]:
+    cells = [_mean(regime.mean(measure, arm)) for measure in MEASURES.values()]
+    average = MEASURES["average"]
+    differences = [
+        "" if arm == against else _effect(regime.effect(average, arm, against)) for against in ("no KD", "offline")
+    ]
+    return [arm, str(len(regime.accuracies[average][arm])), *cells, _effect(regime.gain(arm)), *differences]
+
+
+def _mean(interval: ConfidenceInterval) -> str:
+    half = "" if interval.high is None else f" ± {100 * (interval.high - interval.mean):.2f}"
+    return f"{100 * interval.mean:.2f}{half}"
+
+
+def _effect(effect: Effect | None) -> str:
+    if effect is None:
+        return ""
+    half = "" if effect.high is None else f" ± {100 * (effect.high - effect.mean):.2f}"
+    return f"{100 * effect.mean:+.2f}{half}"
+
+
+def _document(found: Mapping[str, Sequence[Regime]], answers: Mapping[str, Sequence[Verdict]]) -> dict[str, Any]:
+    """Return everything on the page as JSON."""
+    return {
+        name: {
+            "regimes": {regime.name: _regime_document(regime) for regime in regimes},
+            "primary": [
+                {**verdict._asdict(), "effect": to_json(verdict.effect), "word": verdict.word}
+                for verdict in answers[name]
+            ],
+        }
+        for name, regimes in found.items()
+        if regimes
+    }
+
+
+def _regime_document(regime: Regime) -> dict[str, Any]:
+    return {
+        "accuracies": {
+            measure: {arm: {str(seed): value for seed, value in seeds.items()} for arm, seeds in arms.items()}
+            for measure, arms in regime.accuracies.items()
+        },
+        "teachers": {str(seed): accuracy for seed, accuracy in regime.teachers.items()},
+        "intervals": dict(regime.intervals),
+    }
