@@ -258,3 +258,29 @@ def test_rows_of_the_other_tables_are_trained_measured_and_shown(tmp_path: Path)
         assert found.draw(name, tmp_path) == (["corruptions.png"] if name == "corruptions" else [])
     with Image.open(tmp_path / "corruptions.png") as picture:
         assert picture.width > 0
+
+
+def test_averages_of_weights_have_rows_of_their_own(tmp_path: Path) -> None:
+    scale = replace(SMALLEST, average="poly:2")
+    averaged = Reproduction(find_tables(["online"]), scale, Store(tmp_path), (0, 1), "resnet18, cifar100")
+    train(averaged)
+    results = averaged.results("online")
+    plain, rows = (len([cell for cell in results["cells"] if ("average" in cell["row"]) == of]) for of in (False, True))
+    assert plain == rows == 3
+    by_key = {(cell["row"], cell["column"]): cell for cell in results["cells"]}
+    for (row, column), cell in by_key.items():
+        if "average" not in row:
+            continue
+        base = by_key[row.removesuffix(", average"), column]
+        assert cell["fingerprint"] == base["fingerprint"], "the same runs"
+        assert cell["paper"] is None
+        assert not cell["judged"]
+        for seed, value in cell["values"].items():
+            folder = tmp_path / "runs" / cell["fingerprint"] / f"seed{seed}"
+            entries = map(json.loads, (folder / "journal.jsonl").read_text().splitlines())
+            of_average = [e for e in entries if e["event"] == "accuracy" and e["role"] == "average"]
+            assert value == pytest.approx(
+                of_average[-1]["accuracy"]["test"]["final"]
+            )  # a quarter of eight epochs has one evaluation
+    assert by_key["ResNet-18, CIFAR-100, average", "online"]["difference"] is not None
+    assert scale.folder == "smoke-average-poly-2"

@@ -33,6 +33,10 @@ def reproduce(
     recipe: Annotated[
         str, flag("paper, or official: as the paper's released code does it, quirks included", "paper", "NAME")
     ] = "paper",
+    average: Annotated[
+        str | None,
+        flag("keep this average of weights in every run (poly:2), in rows of its own", "none", "AVERAGE"),
+    ] = None,
     root: Annotated[Path, flag("the folder that holds the data sets", "data", "FOLDER")] = Path("data"),
     store: Annotated[Path, flag("where runs and tables are kept", "reproduction", "FOLDER")] = Path("reproduction"),
     plan: Annotated[
@@ -74,11 +78,12 @@ def reproduce(
 
     budget = TimeBudget(max_hours)
     if not names:
-        scale_of(scale, recipe)  # a wrong word is refused here, too
+        scale_of(scale, recipe, average=average)  # a wrong word is refused here, too
         _print_catalogue(store, recipe, str(root))
         return
     reproduction = Reproduction.open(
         names, scale=scale, seeds=seeds, first_seed=first_seed, only=only, recipe=recipe, root=root, store=store,
+        average=average,
         command=shlex.join(["spacedkd", *sys.argv[1:]]),
     )  # fmt: skip
     if numbers is not None:

@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
 
+from spacedkd.averages import STUDENT_AVERAGE
 from spacedkd.evaluation import document
 from spacedkd.evaluation.instrument import Metric
 from spacedkd.paper.table import Instruments
-from spacedkd.runs.journal import Curve
-from spacedkd.runs.result import Run
+from spacedkd.runs.journal import Curve, read_accuracies
+from spacedkd.runs.result import Run, check_journal
 from spacedkd.runtime.errors import UserError
 
 LATE = 10.0
@@ -18,6 +19,8 @@ CLEAN = "weight_noise/clean/loss"
 TITLES = {
     "late": "accuracy of the student, deepest head, test images, mean over the last ten epochs (of runs shorter than "
     "40 epochs over their last quarter)",
+    "average": "accuracy of the average of the student's weights, deepest head, test images, mean over the last ten "
+    "epochs (of runs shorter than 40 epochs over their last quarter)",
     "last": "after the last epoch",
     "best": "at the best epoch, chosen on the test images themselves",
     "ensemble": "all heads together, after the last epoch",
@@ -49,8 +52,8 @@ def read_metric(run: Run, metric: str, evaluated: Callable[[Path], Mapping[str, 
     Raises LookupError where the run was not measured with that instrument, or has no such head.
     """
     resolution = 1 / run.plan["test_images"]
-    if metric == "late":
-        values = _late_accuracies(run)
+    if metric in ("late", "average"):
+        values = _late(_curve(run) if metric == "late" else _curve_of_average(run), run)
         return Metric(title(metric), sum(values) / len(values), resolution / len(values), "")
     if metric.startswith("at/"):
         return Metric(title(metric), _accuracy_at(run, float(metric[3:])), resolution, "")
@@ -110,9 +113,17 @@ def _curve(run: Run) -> Curve:
     return curve
 
 
-def _late_accuracies(run: Run) -> list[float]:
-    """Return the accuracies of the student at the evaluations of its last epochs."""
-    curve = _curve(run)
+def _curve_of_average(run: Run) -> Curve:
+    """Return the accuracies of the average of the student's weights by epoch; LookupError where there is none."""
+    if not run.keeps_average:
+        raise LookupError("average")
+    check_journal(run.folder, run.digests)
+    entries = (entry for entry in read_accuracies(run.folder) if entry["role"] == STUDENT_AVERAGE)
+    return {entry["epoch"]: entry["accuracy"]["test"]["final"] for entry in entries}
+
+
+def _late(curve: Curve, run: Run) -> list[float]:
+    """Return the accuracies of a curve at the evaluations of the last epochs."""
     least = max(curve) - min(LATE, run.spec.epochs / 4)
     return [value for epoch, value in curve.items() if epoch > least + 1e-9]
 

@@ -17,7 +17,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatch
 from functools import cache, cached_property
@@ -39,7 +39,7 @@ from spacedkd.paper import metrics, report
 from spacedkd.paper.results import IndexedTable, LostCell, Results, table_results
 from spacedkd.paper.scales import Scale, scale_of
 from spacedkd.paper.store import Arm, Store, copy_numbers, versions
-from spacedkd.paper.table import Cell, Instruments, Key, NamedTable, Outcome
+from spacedkd.paper.table import ACCURACY, AVERAGE, Cell, Instruments, Key, NamedTable, Outcome
 from spacedkd.paper.tables import tables
 from spacedkd.runs.folder import RunFolder, make_folder
 from spacedkd.runs.result import Run
@@ -63,6 +63,7 @@ def reproduce(
     recipe: str = "paper",
     root: str | Path = "data",
     store: str | Path = "reproduction",
+    average: str | None = None,
     max_hours: float | None = None,
     jobs: int | None = None,
     ray: str | None = None,
@@ -78,6 +79,8 @@ def reproduce(
         only: a pattern of the rows, for instance `resnet18*`.
         recipe: paper, or official for what the paper's released code does.
         root: the folder that holds the data sets.
+        average: an average of the student's weights that every run keeps, such as poly:2; its accuracy gets rows of
+            its own.
         store: the folder that runs and tables are kept in. Finished runs in it are not trained again.
         max_hours: stop after this time; 0 trains and measures nothing.
         jobs: runs at a time; None is one for each GPU or core.
@@ -85,7 +88,15 @@ def reproduce(
         numbers: a folder that gets what the tables are made of, without networks.
     """
     reproduction = Reproduction.open(
-        names, scale=scale, seeds=seeds, first_seed=first_seed, only=only, recipe=recipe, root=root, store=store
+        names,
+        scale=scale,
+        seeds=seeds,
+        first_seed=first_seed,
+        only=only,
+        recipe=recipe,
+        root=root,
+        store=store,
+        average=average,
     )
     if numbers is not None:
         reproduction.check_export(Path(numbers))
@@ -166,18 +177,36 @@ def find_tables(names: Sequence[str]) -> list[NamedTable]:
     return [named for name, named in every.items() if name in names or "all" in names]
 
 
+def table_cells(named: NamedTable, scale: Scale) -> list[Cell]:
+    """Return the cells of a table at a scale, with those of averages of weights where its runs keep them."""
+    cells = [*named.table.cells(scale)]
+    return cells if scale.average is None else [*cells, *_of_averages(cells)]
+
+
 def select_cells(named: NamedTable, scale: Scale, only: str | None) -> list[Cell]:
     """Return the cells of a table that match a pattern such as resnet18*, and those they are measured against.
 
     The pattern is of a row, or of its student's network and data: 'deit*', 'resnet18, cifar*', 'l1'.
     """
-    cells = [*named.table.cells(scale)]
+    cells = table_cells(named, scale)
     if only is None:
         return cells
     names = {cell.key: (cell.row, ", ".join(scale.names(cell.spec))) for cell in cells}
     return _with_references(
         cells, {key for key, both in names.items() if any(fnmatch(_plain(name), _plain(only)) for name in both)}
     )
+
+
+def _of_averages(cells: Sequence[Cell]) -> Iterator[Cell]:
+    """Yield the cells of accuracies once more, of the averages of the students' weights: the paper has none."""
+    for cell in (cell for cell in cells if cell.metric == ACCURACY):
+        against = None if cell.against is None else (_row_of_average(cell.against[0]), cell.against[1])
+        row = _row_of_average(cell.row)
+        yield replace(cell, row=row, against=against, metric=AVERAGE, paper=None, judged=False, contrasts=())
+
+
+def _row_of_average(row: str) -> str:
+    return f"{row}, average"
 
 
 def _with_references(cells: Sequence[Cell], keys: Collection[Key]) -> list[Cell]:
@@ -220,10 +249,11 @@ class Reproduction:
         recipe: str = "paper",
         root: str | Path = "data",
         store: str | Path = "reproduction",
+        average: str | None = None,
         command: str = "",
     ) -> "Reproduction":
         """Return the reproduction of tables by name; a store that was made with other versions is refused."""
-        size = scale_of(scale, recipe, str(root))
+        size = scale_of(scale, recipe, str(root), average)
         chosen = range(first_seed, first_seed + (seeds or size.seeds))
         reproduction = cls(find_tables(names), size, Store(store), chosen, only, command=command)
         reproduction.store.check()
@@ -256,7 +286,7 @@ class Reproduction:
 
     @cached_property
     def _all_cells(self) -> Mapping[str, Sequence[Cell]]:
-        return {named.name: [*named.table.cells(self.scale)] for named in self._run_tables}
+        return {named.name: table_cells(named, self.scale) for named in self._run_tables}
 
     @property
     def without_rows(self) -> list[str]:

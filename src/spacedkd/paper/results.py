@@ -14,7 +14,7 @@ from spacedkd.evaluation.instrument import Metric
 from spacedkd.evaluation.statistics import FEWEST_SEEDS, confidence_interval, holm, paired_difference, paired_effect
 from spacedkd.paper import metrics, verdict
 from spacedkd.paper.parabola import BySeed, Fit, around_their_means, bend_error, parabola
-from spacedkd.paper.table import ACCURACY, Cell, Key, NamedTable, Summary, Table
+from spacedkd.paper.table import ACCURACY, AVERAGE, Cell, Key, NamedTable, Summary, Table
 from spacedkd.paper.verdict import Verdict
 from spacedkd.runs.schema import Estimate, PairedDifference
 
@@ -442,7 +442,7 @@ def _judged_fit(row: str, rows: list[str], fit: Fit, paper: Fit | None, ours: Se
 
 
 def _fitted_rows(table: Table, cells: Iterable[Cell]) -> list[str]:
-    return [*dict.fromkeys(cell.row for cell in cells)] if table.fitted else []
+    return [*dict.fromkeys(cell.row for cell in cells if cell.metric != AVERAGE)] if table.fitted else []
 
 
 def _over_the_axis(table: Table, cells: Sequence[Cell], numbers_of: NumbersOf) -> tuple[BySeed, BySeed]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from spacedkd.averages import parse_average
 from spacedkd.config.quirks import QUIRKS
 from spacedkd.config.recipes import RECIPES, recipe
 from spacedkd.config.spec import AugmentSpec, DataSpec, MethodSpec, NetworkSpec, RunSpec
@@ -48,6 +49,8 @@ class Scale:
     """where the recipe names none; auto is up to the store"""
     recipe: str = "paper"
     """paper, or official for what its released code does"""
+    average: str | None = None
+    """the average of the student's weights that every run keeps, such as poly:2; None keeps none"""
     root: str = "data"
     unjudged: str = ""
     """why no verdicts are given at this scale; empty where they are"""
@@ -75,7 +78,8 @@ class Scale:
     @property
     def folder(self) -> str:
         """The name of the folder of its tables in a store."""
-        return self.name if self.recipe == "paper" else f"{self.name}-{self.recipe}"
+        averaged = "" if self.average is None else f"average-{self.average.replace(':', '-')}"
+        return "-".join(filter(None, [self.name, "" if self.recipe == "paper" else self.recipe, averaged]))
 
     def part(self, epochs: float, network: str = "resnet18") -> float:
         """Return so many of the paper's epochs as epochs of this scale's shorter runs."""
@@ -119,6 +123,7 @@ class Scale:
                 rate=rate,
                 batch_size=self.batch_size or run.batch_size,
                 evaluate_every=self.evaluate_every,
+                average=self.average,
                 precision=self.precision if run.precision == "auto" else run.precision,
             )
         )
@@ -218,10 +223,11 @@ PAPER = Scale(
 SCALES = {scale.name: scale for scale in (SMOKE, CPU, PAPER)}
 
 
-def scale_of(name: str, recipe: str = "paper", root: str = "data") -> Scale:
-    """Return a scale by name, with a recipe (paper or official) and the folder of the data sets."""
+def scale_of(name: str, recipe: str = "paper", root: str = "data", average: str | None = None) -> Scale:
+    """Return a scale by name, with a recipe (paper or official), the folder of the data sets, and an average."""
     if name not in SCALES:
         raise unknown("scale", name, SCALES)
     if recipe not in ("paper", "official"):
         raise unknown("recipe of a reproduction", recipe, ("paper", "official"))
-    return replace(SCALES[name], recipe=recipe, root=root)
+    text = None if average is None else str(parse_average(average))
+    return replace(SCALES[name], recipe=recipe, root=root, average=text)

@@ -15,6 +15,8 @@ Key = tuple[str, str]
 """row and column"""
 ACCURACY = "late"
 """the metric of a cell that names no other"""
+AVERAGE = "average"
+"""the metric of the average of the student's weights"""
 Claims = Literal["gain", "no gain", "no cost"]
 """what the paper says of an effect: it is better, it is not better, it costs no more"""
 
