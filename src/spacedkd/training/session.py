@@ -36,7 +36,7 @@ from spacedkd.training.extension import copy_start, restore_start
 from spacedkd.training.guard import Guard
 from spacedkd.training.loggers import Loggers
 from spacedkd.training.loop import Callback, Event, training_loop
-from spacedkd.training.roles import explained, make_roles
+from spacedkd.training.roles import explain_errors, make_roles
 from spacedkd.training.state import TrainingState
 from spacedkd.training.students import BestStudent
 from spacedkd.trajectory.record import TrajectoryRecorder
@@ -166,7 +166,7 @@ class Session:
         except Exception as error:
             if self._callback.error is not None and self._callback.error in (error, error.__cause__):
                 raise
-            with explained(self.state.run.spec, self.callbacks.turn):
+            with explain_errors(self.state.run.spec, self.callbacks.turn):
                 raise
 
     @contextmanager
