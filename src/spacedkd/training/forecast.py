@@ -375,7 +375,7 @@ class _Measurement:
 def _measure(state: TrainingState, folder: RunFolder, seconds: float) -> _Measurement:
     """Let every role take real steps for about so many seconds, save and finish, in a temporary folder."""
     session = Session(state, folder)
-    with session.opened():
+    with session.open():
         steps = {role: _measure_role(role, session, seconds) for role in state.run.last_step}
         save_seconds = _time(state, session.checkpoint.save)
         finish_seconds = _time(state, lambda: _finish(session))
@@ -413,7 +413,7 @@ def _measure_role(role: str, session: Session, seconds: float) -> Step:
         last_step={role: -1},
     )
     trial = Session(replace(state, run=alone), session.folder)
-    trial.journal.journal = session.journal.journal
+    trial.journal.write_to(session.journal.journal)
     turns, cost = trial.turns(), trial.cost
 
     def take_counted(turn: Turn) -> dict[str, int]:

@@ -81,7 +81,7 @@ class TrajectoryRecorder:
         self._writers[name], self._role_of[name] = writer, role
 
     @contextmanager
-    def opened(self, done: Mapping[str, int], journal: Iterable[Entry]) -> Iterator[None]:
+    def open(self, done: Mapping[str, int], journal: Iterable[Entry]) -> Iterator[None]:
         """Resume recording: `done` are the updates each role has made, `journal` is the run's own up to here."""
         if not self._writers:
             yield
