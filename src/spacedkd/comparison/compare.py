@@ -13,7 +13,7 @@ from pathlib import Path
 
 from spacedkd.comparison.document import ComparisonDocument, write_comparison
 from spacedkd.comparison.job import Job
-from spacedkd.comparison.pool import Callback
+from spacedkd.comparison.pool import JobCallback
 from spacedkd.comparison.results import compare_runs
 from spacedkd.comparison.scheduler import jobs_at_once, plan_jobs, run_jobs, share_arms_teachers, visible_gpus
 from spacedkd.config.spec import RunSpec, check_folder, check_spec
@@ -34,7 +34,7 @@ def compare(
     jobs: int | None = None,
     sharing: bool = True,
     ray: str | None = None,
-    callback: Callback = lambda job, event: None,
+    callback: JobCallback = lambda job, event: None,
     stop: Stop = never_stop,
 ) -> ComparisonDocument:
     """Train every arm over seeds, several runs at once, and compare them; also written to `out`/comparison.json.

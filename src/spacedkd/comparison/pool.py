@@ -42,7 +42,7 @@ from spacedkd.trajectory.store import is_recording
 REPORT_SECONDS = 0.2
 MEANWHILE_SECONDS = 2.0
 
-Callback = Callable[[Job, Event], None]
+JobCallback = Callable[[Job, Event], None]
 
 
 class RecorderLost(UserError):
@@ -74,7 +74,7 @@ class Pool(Protocol):
 def train_in_pool(
     pool: Pool,
     jobs: Sequence[Job],
-    callback: Callback,
+    callback: JobCallback,
     stop: Stop = never_stop,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> dict[int, UserError]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from spacedkd.comparison.job import Job, LostRuns, record_failure
-from spacedkd.comparison.pool import Callback, Pool, RecorderLost, local_pool, train_in_pool
+from spacedkd.comparison.pool import JobCallback, Pool, RecorderLost, local_pool, train_in_pool
 from spacedkd.comparison.teacher_sharing import (
     find_replaying_runs,
     locate_recorder,
@@ -119,7 +119,7 @@ def visible_gpus(accelerator: str) -> list[str]:
 def run_jobs(
     jobs: Sequence[Job],
     at_once: int | None,
-    callback: Callback,
+    callback: JobCallback,
     *,
     library: Library | None = None,
     sharing: bool = True,
@@ -168,7 +168,7 @@ def _train_until_done(
     by_folder: Mapping[str, Job],
     lost: LostRuns,
     open_pool: Callable[[Sequence[Job]], AbstractContextManager[Pool]],
-    callback: Callback,
+    callback: JobCallback,
     stop: Stop,
 ) -> None:
     """Train jobs; add those that diverge or fail to the lost, and train the teacher alone where others replay it.

@@ -260,7 +260,7 @@ def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class ImageSet(ABC):
-    """N labelled images, and how they become the inputs of a network without random changes."""
+    """N labelled images, and how they become the inputs of a network without augmentation."""
 
     pixels: Any  # a tensor, or an ImageColumn
     labels: Tensor  # [N] int64

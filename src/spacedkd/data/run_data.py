@@ -71,7 +71,7 @@ class RunData:
         return DataInfo(self.train.inputs(torch.arange(2)), self.class_names, normalisation)
 
     def samples(self) -> list[Inputs]:
-        """Return two training inputs and two test inputs, without random changes."""
+        """Return two training inputs and two test inputs, without augmentation."""
         return [split.inputs_and_labels(torch.arange(2) % len(split))[0] for split in (self.train, self.test)]
 
     @property

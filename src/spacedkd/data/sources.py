@@ -100,7 +100,7 @@ class Library:
         return _recent(self._raw, _raw_key(spec), lambda: self._choose_reader(spec.source).read(spec))
 
     def resolve(self, spec: DataSpec) -> DataSpec:
-        """Return the spec with its augmentation, the random changes and the image size that it leaves open.
+        """Return the spec with its augmentation, with the transforms and the image size that it leaves open.
 
         Refuses options that the reader of its source does not read, and changes of an augmentation that has none.
         """

@@ -365,7 +365,7 @@ class NamedAugmentation(NamedTuple):
     """in evaluation, the length of the shorter side before the middle is cut out, in units of the image size; None
     squeezes both sides to the image size"""
     fits_first: bool = True
-    """whether training images are resized once, before the random changes"""
+    """whether training images are resized once, before they are augmented"""
     adjustable: bool = True
     """whether --crop, --flip and --rotate may change it"""
     crops_an_eighth: bool = False
