@@ -149,7 +149,7 @@ def forecast_comparison(
 
 
 def forecast_jobs(planned: Sequence[Job], at_once: int) -> ComparisonForecast:
-    """Return the cost of these runs, trained so many at once; every arm must have the same seeds."""
+    """Return the cost of these runs, with `at_once` trained at a time; every arm must have the same seeds."""
     arms = dict.fromkeys(job.label for job in planned)
     gpus: list[str] | list[None] = visible_gpus(planned[0].spec.engine.accelerator) or [None]
     with ProcessPoolExecutor(min(at_once, len(arms)), child_context(hears_signals=True), max_tasks_per_child=1) as pool:

@@ -1,8 +1,8 @@
 """The results of a comparison: accuracies, paired differences and costs of arms, computed from finished runs.
 
 All accuracies are the student's on the test images. `compare_runs` reads run folders as arms, and returns what
-comparison.json holds; `spacing_effects` sets every spaced arm beside its unspaced partner; `compare_evaluations` sets
-the evaluations of all arms side by side.
+comparison.json holds; `spacing_effects` compares every spaced arm with its unspaced partner; `compare_evaluations`
+compares the evaluations of all arms.
 """
 
 import shlex
@@ -362,7 +362,7 @@ def find_runs(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
         if not path.exists():
             raise UserError(f"There is no folder {path}. Give run folders, or folders that contain some.")
         folders += sorted(spec.parent for spec in path.rglob("spec.json"))
-    # A pipeline's teacher lies in a run. "." has a parent only when it is written out.
+    # A pipeline's teacher is inside of a run. "." has a parent only when it is written out.
     folders = [folder for folder in folders if not (folder.absolute().parent / "spec.json").exists()]
     as_given = {folder.resolve(): folder for folder in folders}
     finished = [folder for folder in as_given if RunFolder(folder).finished()]
