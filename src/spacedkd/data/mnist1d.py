@@ -40,9 +40,9 @@ _TEMPLATES = np.array(
     ]
 )
 _POINTS, _LENGTH, _SAMPLES = 12, 72, 40
-"""of a template, of a signal while it is made, and of an item"""
+"""lengths of a template, of a signal while it is made, and of an item"""
 _MEAN, _STD = -0.00607, 0.15470
-"""of the points of a million items before this normalisation"""
+"""mean and standard deviation of the points of a million items before this normalisation"""
 
 
 def generate(count: int, split: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,7 @@
 """The data of a run: what it trains on, what it is evaluated on, and how both are cut from a dataset.
 
-Which images are used for what does not depend on the seed of a run, so that runs stay comparable. A digest tells
-whether other data lies behind the same name. It is made of the names, sizes and labels of all images and of the
+The splits do not depend on the seed of a run, so that runs stay comparable. A digest shows whether the data of a name
+has changed. It is made of the names, sizes and labels of all images and of the
 contents of some of them, so that a million files take seconds.
 """
 
@@ -52,7 +52,7 @@ class RunData:
     notes: tuple[str, ...] = ()
     """sentences for the user"""
     augmentation: Augmentation = BatchWise()
-    """of training images; a user's datasets vary their items themselves"""
+    """augmentation of training images; users' datasets augment their items themselves"""
     mix: Mix | None = None
     """mixup and cutmix of training images"""
     digest: Digest = field(default_factory=dict)
@@ -131,9 +131,9 @@ class RunData:
         return replace(self, train=train, holdout=holdout).with_repeated()
 
     def with_label_noise(self, part: float) -> RunData:
-        """Return the data with this part of the training labels replaced by other classes, as `label_noise` says.
+        """Return the data with this part of the training labels replaced by other classes; see `label_noise`.
 
-        Labels to test on and held-out ones stay. The digest tells the labels that are trained on.
+        Test labels and held-out ones are not changed. The digest covers the changed labels.
         """
         if not part:
             return self

@@ -96,7 +96,7 @@ class Library:
         return data
 
     def read(self, spec: DataSpec) -> RawDataset:
-        """Return the dataset of a spec as it lies on disk, nothing decoded."""
+        """Return the dataset of a spec as it is on disk; nothing is decoded."""
         return _recent(self._raw, _raw_key(spec), lambda: self._choose_reader(spec.source).read(spec))
 
     def resolve(self, spec: DataSpec) -> DataSpec:

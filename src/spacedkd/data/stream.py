@@ -73,7 +73,7 @@ class Batch(NamedTuple):
         return Batch(inputs, labels, indices, tuple(other.to(device, channels_last) for other in self.others))
 
     def parts(self, count: int) -> list[Batch]:
-        """Return the batch cut into `count` parts of nearly equal size, in order; all views are cut alike.
+        """Return the batch cut into `count` parts of nearly equal size, in order; all views are cut in the same way.
 
         >>> [part.indices.tolist() for part in Batch(torch.zeros(5, 1), torch.zeros(5), torch.arange(5)).parts(2)]
         [[0, 1], [2, 3, 4]]
@@ -209,7 +209,7 @@ class TrainingStream(ShuffledStream):
         drop_last: whether the last, smaller batch of an epoch is left out.
         rank, ranks: which slice of every batch this process gets.
         mix: mixup and cutmix, on top of the augmentation.
-        label_smoothing: share of each label that goes to all classes alike.
+        label_smoothing: share of each label that is spread evenly over all classes.
     """
 
     def __init__(
@@ -273,7 +273,7 @@ class DatasetStream(ShuffledStream):
         collate: makes a batch of a list of items; torch's default if None.
         drop_last: whether the last, smaller batch of an epoch is left out.
         rank, ranks: which slice of every batch this process gets.
-        label_smoothing: share of each label that goes to all classes alike; needs `classes`.
+        label_smoothing: share of each label that is spread evenly over all classes; needs `classes`.
         classes: number of classes; labels are checked to be below it.
     """
 

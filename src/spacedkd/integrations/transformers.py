@@ -52,7 +52,7 @@ IGNORED = -100
 
 
 class SnapshotCallback(TrainerCallback):
-    """Leaves the snapshots of a teacher's run: every so many updates, and after the last one."""
+    """Saves the snapshots of a teacher's run at their interval of updates, and after the last update."""
 
     def __init__(self, snapshots: Snapshots) -> None:
         self.snapshots = snapshots

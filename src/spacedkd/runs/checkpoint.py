@@ -22,7 +22,7 @@ from spacedkd.runtime.errors import Damaged, Linked, UserError, printable
 from spacedkd.runtime.files import Folder
 
 METADATA = ("fingerprint", "position", "optimizers")
-"""the texts in a checkpoint beside its tensors"""
+"""names of the texts in a checkpoint, next to its tensors"""
 
 
 @dataclass
@@ -105,7 +105,7 @@ class CheckpointFile(NamedTuple):
     path: Path
     position: Position
     damage: str
-    """what is wrong with the latest checkpoint, where this is the one before it"""
+    """error of the latest checkpoint, if this is the one before it"""
 
 
 def newest(path: Path, journal: Path | None = None, models: Mapping[str, nn.Module] | None = None) -> CheckpointFile:
@@ -207,7 +207,7 @@ def load(
 
 
 def _to_json(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Return an optimizer's state as JSON, in which names stand for tensors; the tensors are added to `tensors`."""
+    """Return an optimizer's state as JSON, with names in place of tensors; the tensors are added to `tensors`."""
     if isinstance(value, Tensor):
         tensors[name] = value
         return {"tensor": name}

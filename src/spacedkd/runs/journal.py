@@ -117,7 +117,7 @@ def read_accuracies(folder: Path) -> list[Mapping[str, Any]]:
 
 
 MOST_POINTS = 128
-"""of a loss curve, however often the loss was logged"""
+"""largest number of points of a loss curve"""
 Curve = Mapping[float, float]
 """values by the role's own epoch"""
 Point = tuple[float, float]

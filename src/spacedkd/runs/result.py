@@ -246,8 +246,8 @@ def make_result(
 def summarize_accuracies(entries: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], str]:
     """Return last and best accuracy by role, part of the data and head, and the part that chose the best epochs.
 
-    The best epoch of a head is its first with the highest accuracy on the held-out images, or, where none were
-    held out, on the test images themselves.
+    The best epoch of a head is its first with the highest accuracy on the held-out images or, without any, on the test
+    images themselves.
     """
     by_role: dict[str, list[Mapping[str, Any]]] = {}
     for entry in entries:

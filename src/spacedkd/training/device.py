@@ -275,7 +275,7 @@ def _largest_output(model: nn.Module, convolutions: Sequence[nn.Conv2d], samples
 def patch_strided_convolutions(model: nn.Module, device: torch.device, precision: str) -> None:
     """Change how a model computes strided convolutions in bfloat16 on a CPU, where gradients are unwritten or slow.
 
-    Unwritten: some weight gradients are memory that nobody has written to (torch 2.13, AVX-512, both layouts). They are
+    Unwritten: some weight gradients are uninitialised memory (torch 2.13, AVX-512, both layouts). They are
     those of strided convolutions with kernels larger than 1x1 that pad maps narrower than their stride, for instance
     3x3 with stride 2 on maps of 1x1. All others tried were right: strides 1 to 4, kernels 2 to 7, maps up to 6x6, and
     any maps padded before. So narrow maps are padded before the convolution.
