@@ -144,8 +144,8 @@ def check_test_split(raw: RawDataset, spec: DataSpec) -> None:
     """Refuse a dataset without a test split, and a test_part for one that has a test split."""
     if raw.test is None and spec.test_part is None:
         raise UserError(
-            f"{raw.location} has no split to test on: add one called val or test beside {raw.train.name}, name it with "
-            "--test-split, or use a fifth of the images for testing with --test-part 0.2."
+            f"{raw.location} has no split to test on: add one called val or test next to {raw.train.name}, name it "
+            "with --test-split, or use a fifth of the images for testing with --test-part 0.2."
         )
     if raw.test is not None and spec.test_part is not None:
         raise UserError(f"{raw.location} has a split to test on, {raw.test.name}: leave out --test-part.")

@@ -191,7 +191,7 @@ def load(
     """Load saved models and optimizers, and return the position; a checkpoint of another spec is refused."""
     metadata, tensors = tensor_file.read(path, METADATA, within=_run_of(path))
     if metadata["fingerprint"] not in fingerprints:
-        raise UserError(f"{path} belongs to another spec than the spec.json beside it. Start again in a new folder.")
+        raise UserError(f"{path} belongs to another spec than the run's spec.json. Start again in a new folder.")
     for name, model in models.items():
         prefix = f"model/{name}/"
         own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

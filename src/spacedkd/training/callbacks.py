@@ -168,7 +168,7 @@ class Timer(Callback):
         result.images_per_second = self.images_per_second(turn.role, result.images)
 
     def images_per_second(self, role: str, images: int) -> float:
-        """Count a step on so many images that has just ended, and return the role's speed over the last 20 s."""
+        """Count a step on `images` images that has just ended, and return the role's speed over the last 20 s."""
         step_seconds = time.monotonic() - self._step_began
         recent_images, recent_seconds = self._recent.get(role, (0.0, 0.0))
         keep = math.exp(-step_seconds / SPEED_WINDOW_SECONDS)

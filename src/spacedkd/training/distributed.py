@@ -329,7 +329,7 @@ class CollectiveStop(AbstractContextManager["CollectiveStop"]):
 
 
 def fsdp_strategy(processes: int) -> ModelParallelStrategy:
-    """Return Fabric's strategy that shards models over so many processes."""
+    """Return Fabric's strategy that shards models over the processes."""
     return ModelParallelStrategy(_shard, data_parallel_size=processes, tensor_parallel_size=1)
 
 
