@@ -137,7 +137,7 @@ def forecast_comparison(
     jobs: int | None = None,
     sharing: bool = True,
 ) -> ComparisonForecast:
-    """Return the cost of `compare` with the same arguments, and of what is left of it. Nothing is trained or written.
+    """Return the cost of `compare` with the same arguments, and of its remaining runs. Nothing is trained or written.
 
     Every arm is measured in a process of its own, as many at a time as runs would be trained, because they slow each
     other down.

@@ -29,7 +29,7 @@ class ComparedRun(TypedDict):
 
 
 class AverageDocument(TypedDict):
-    """The average of the student's weights: a network of its own, evaluated where the student is."""
+    """Accuracies of the average of the student's weights, a separate network."""
 
     last: Estimate
     """deepest head after the last epoch"""

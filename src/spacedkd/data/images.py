@@ -338,7 +338,7 @@ class Images(ImageSet):
 
 
 class Signals(Images):
-    """Signals in memory: floats, which a network is shown as they are."""
+    """Signals in memory: floats, which are given to a network unchanged."""
 
     pixels: Tensor  # [N, C, H, W] float32
 

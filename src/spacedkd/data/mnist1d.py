@@ -1,4 +1,4 @@
-"""MNIST-1D: signals of 40 points in ten classes, generated, so that there are as many to test on as one likes.
+"""MNIST-1D: signals of 40 points in ten classes, generated in any number.
 
 Greydanus and Kobak, "Scaling down deep learning with MNIST-1D", arXiv 2011.14439. Each digit has a template of 12
 points. An item is the template of its digit

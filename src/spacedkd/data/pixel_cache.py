@@ -1,4 +1,4 @@
-"""Images read once: decoded into memory where they fit, else only checked; both are cached on disk.
+"""Cache of images on disk: pixels decoded into one array if they fit into memory, else the result of a check.
 
 `load_images` makes the images of a split. Decoded pixels are cached in ~/.cache/spacedkd/pixels, where all processes
 map the same file; the results of `check_images` in ~/.cache/spacedkd/checked. Both caches are keyed by the names, sizes
@@ -236,7 +236,7 @@ def _fill_memory(shape: tuple[int, ...], fill: Fill) -> tuple[Tensor, Reasons]:
 
 
 def _fill_cache(path: Path, shape: tuple[int, ...], fill: Fill) -> tuple[Tensor, Reasons]:
-    """Let one of several processes fill the cache while the others wait, and return what is in it then."""
+    """Let one of several processes fill the cache while the others wait, and return its contents."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.with_suffix(".lock"))  # which a kill releases
     try:

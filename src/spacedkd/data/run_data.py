@@ -39,7 +39,7 @@ from spacedkd.runtime.seeds import seed_for
 
 @dataclass(frozen=True)
 class RunData:
-    """The data of a run: its splits, as images or as items of a user's datasets, and how training images are varied."""
+    """The data of a run: its splits, as images or as items of a user's datasets, and their augmentation."""
 
     train: Images | Encoded | Items
     test: Images | Encoded | Items
@@ -64,7 +64,7 @@ class RunData:
 
     @cached_property
     def info(self) -> DataInfo:
-        """All that a network is built from."""
+        """Facts of the data that a network is built from."""
         if isinstance(self.train, Items):
             return DataInfo(self.test.inputs_and_labels(torch.arange(2) % len(self.test))[0], self.class_names)
         normalisation = None if isinstance(self.train, Signals) else (self.train.mean, self.train.std)

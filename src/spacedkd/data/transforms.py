@@ -1,4 +1,4 @@
-"""Random changes of training images, and the augmentations that users know by name.
+"""Augmentation of training images: crops, flips, mixup and the augmentations that users know by name.
 
 Batch-wise augmentations (`BatchWise`) draw for a whole batch at once and run on any device. The others (`ImageByImage`)
 use the transforms of torchvision and timm on one image after the other; those draw from global generators, which are

@@ -1,4 +1,4 @@
-"""Spaced KD as two runs of Hugging Face's Trainer: a teacher's that leaves snapshots, a student's that reads them.
+"""Spaced KD as two runs of Hugging Face's Trainer: the teacher's run saves snapshots, the student's loads them.
 
     Trainer(..., callbacks=[SnapshotCallback(Snapshots("runs/teacher/snapshots", every=30))])
 

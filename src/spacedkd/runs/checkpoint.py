@@ -132,7 +132,7 @@ def newest(path: Path, journal: Path | None = None, models: Mapping[str, nn.Modu
 
 
 def _journal_damage(journal: Path, position: Position) -> str:
-    """Return what is wrong with the part of a journal that a checkpoint knows; empty text where nothing is."""
+    """Return the error in the part of a journal that a checkpoint covers; empty text if there is none."""
     run = Folder(journal.parent)
     if run.size(journal) < position.journal_bytes:
         return f"{journal} is shorter than its checkpoint says."

@@ -76,7 +76,7 @@ class Run:
 
     @property
     def computed(self) -> Mapping[str, Any]:
-        """The cost of what was computed in this run itself; less than `cost` where a recorded teacher was replayed."""
+        """The cost of this run alone; less than `cost` if a recorded teacher was replayed."""
         return self.plan.get("computed_here", self.cost)
 
     @property

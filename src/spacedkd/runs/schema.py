@@ -55,7 +55,7 @@ class Between:
 
 
 class Requires:
-    """Names that a mapping must have, whatever others it has."""
+    """Names that a mapping must have, among others."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -169,7 +169,7 @@ LARGEST_LOSS = 1e300
 
 
 class AccuracyEntry(TypedDict):
-    """A line of journal.jsonl that says how good a role was."""
+    """A line of journal.jsonl with a role's accuracy."""
 
     event: Literal["accuracy"]
     role: str
@@ -222,7 +222,7 @@ class ProgressDocument(TypedDict, total=False):
 
 
 class FailureDocument(TypedDict, total=False):
-    """failed.json or diverged.json of a run of a comparison: what ended it."""
+    """failed.json or diverged.json of a run of a comparison: the error that ended it."""
 
     said: str
     """the error, in one line"""

@@ -138,7 +138,7 @@ def _is_trained(folder: Path, progress: ProgressDocument) -> bool:
 
 
 def _read_accuracies(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the entries with accuracies in a run's journal, and its last entry; nothing where there is no journal.
+    """Return the entries with accuracies in a run's journal, and its last entry; both are empty without a journal.
 
     Other lines, which are most of them, are not parsed, so that the state of many runs is read quickly.
     """

@@ -1,4 +1,4 @@
-"""Errors that a user can fix, each one line that says what is wrong and what to do.
+"""Errors that a user can fix, each one line with the mistake and a way out.
 
 Messages name flags (`--lr`). Where no command line runs, `str(error)` names Python's arguments (`optimizer.lr`):
 `in_python` replaces the flags.
@@ -68,7 +68,7 @@ def on_command_line() -> Iterator[None]:
 
 
 def set_command_line(runs: bool) -> bool:
-    """Set whether messages name flags, also in child processes; return what was set before."""
+    """Set whether messages name flags, also in child processes; return the previous setting."""
     global _command_line
     before, _command_line = _command_line, runs
     return before
@@ -113,7 +113,7 @@ class UserError(ValueError):
 
 
 class UserCodeError(UserError):
-    """An error of the user's own code (a network, a dataset, a method ...), with what it raised as the cause."""
+    """An error of the user's own code (a network, a dataset, a method ...), with the original exception as cause."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Let the cause come along to another process, as the text of its traceback."""
@@ -216,7 +216,7 @@ def unknown(what: str, name: str, available: Iterable[str]) -> UserError:
 
 
 def same_name(name: str, names: Iterable[str]) -> str:
-    """Return the name that is meant, whatever its case, hyphens and underscores; `name` itself where there is none.
+    """Return the matching name, ignoring case, hyphens and underscores; `name` itself if there is none.
 
     >>> same_name("Self_KD", ["kd", "self-kd"]), same_name("CIFAR-100", ["cifar10", "cifar100"]), same_name("x", ["y"])
     ('self-kd', 'cifar100', 'x')
@@ -304,7 +304,7 @@ _NOT_PRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\
 
 
 def printable(text: str) -> str:
-    r"""Return text as one line that is safe to print, whatever file or name it comes from.
+    r"""Return text from any source as one line that is safe to print.
 
     Characters that a terminal obeys instead of showing are escaped: line breaks, control sequences that move the cursor
     or hide text, and marks that change the direction of writing.

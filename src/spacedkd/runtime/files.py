@@ -257,7 +257,7 @@ class Folder:
                 _sync(new_folder)
 
     def remove_leftovers(self, path: Path) -> None:
-        """Remove what killed writers left unfinished in a folder that no other process writes to."""
+        """Remove unfinished files of killed writers in a folder that no other process writes to."""
         try:
             with self._walk(self._parts(path)) as folder:
                 for name in filter(_LEFTOVER.fullmatch, os.listdir(folder)):  # noqa: PTH208, by a handle

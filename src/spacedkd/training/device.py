@@ -104,7 +104,7 @@ def seed(device: torch.device, number: int) -> None:
 
 
 def describe_machine(fabric: Fabric, spec: RunSpec) -> dict[str, Any]:
-    """Return what result.json says about the machine a run was trained on."""
+    """Return the description of this machine for result.json."""
     before = {"processes_before": [*spec.processes_before], "bit_equal": False} if spec.processes_before else {}
     return {
         "torch": torch.__version__,
@@ -159,7 +159,7 @@ def setup_replayed(fabric: Fabric, model: nn.Module) -> nn.Module:
 
 
 def unwrap_ddp(fabric: Fabric, model: nn.Module, module: nn.Module) -> nn.Module:
-    """Return what to call while a model that can learn is frozen: DDP would broadcast its buffers at every call."""
+    """Return a model that can learn without DDP, to call while it is frozen: DDP broadcasts buffers at every call."""
     has_ddp = isinstance(model._forward_module, DistributedDataParallel)
     return _FabricModule(module, fabric.strategy) if has_ddp else model
 
@@ -220,7 +220,7 @@ _INSTRUCTION_LIMITS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CP
 def supports_channels_last(
     model: nn.Module, device: torch.device, samples: Sequence[Inputs], precision: str = "32-true"
 ) -> bool:
-    """Tell whether a model, called with inputs like these, may be in channels_last layout on this device.
+    """Return whether a model, called with inputs like these, may be in channels_last layout on this device.
 
     On CPUs oneDNN may write past a buffer. Its weight gradient of a strided 1x1 convolution copies an image's pixels
     into a buffer of (pixels x input channels) numbers, but addresses it as if each pixel had a whole vector of channels

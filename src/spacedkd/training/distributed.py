@@ -304,7 +304,7 @@ class CollectiveStop(AbstractContextManager["CollectiveStop"]):
         return False
 
     def all_ready(self, ready: bool) -> bool:
-        """Return whether what all ranks wait for is ready on each of them."""
+        """Return whether `ready` is true on all ranks."""
         if self._group is None:
             return ready
         flags = torch.tensor([int(self._stop()), int(not ready)])

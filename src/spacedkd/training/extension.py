@@ -139,7 +139,7 @@ def _turns_done(folder: RunFolder) -> int:
 
 
 def _same_turns(old: ResolvedRun, new: ResolvedRun, count: int) -> bool:
-    """Tell whether the first `count` turns of both runs are equal, and the new one has more."""
+    """Return whether the first `count` turns of both runs are equal, and the new one has more."""
     old_turns, new_turns = (islice(run.timeline.after(0), count) for run in (old, new))
     return len(new.timeline) > count and all(a == b for a, b in zip(old_turns, new_turns, strict=True))
 

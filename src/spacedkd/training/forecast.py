@@ -178,7 +178,9 @@ def forecast(
 
     >>> forecast(RunSpec(), "runs/mine").seconds_left  # doctest: +SKIP
     """
-    objects = Objects(network, teacher, data, collate, optimizer, lr, method)
+    objects = Objects(
+        network=network, teacher=teacher, data=data, collate=collate, optimizer=optimizer, lr=lr, method=method
+    )
     if folder is not None:
         check_folder("folder", folder)
     finished = folder is not None and RunFolder(folder).finished()
@@ -210,7 +212,7 @@ def forecasts(
 
 
 def _check_trainable(spec: RunSpec, folder: RunFolder | None, objects: Objects, library: Library) -> None:
-    """Refuse what training would refuse."""
+    """Refuse a run that training would refuse."""
     check_spec(spec)
     if folder is not None and folder.spec.exists():
         objects.check(read_spec(folder.path).objects, str(folder.path))
@@ -401,7 +403,7 @@ def _finish(session: Session) -> None:
 
 
 def _measure_role(role: str, session: Session, seconds: float) -> Step:
-    """Take a role's first turns: one to warm up, one to count, then as many to time as there are seconds for."""
+    """Take a role's first turns: one to warm up, one to count, then timed ones for about `seconds`."""
     state, run = session.state, session.state.run
     own_turns = islice((turn for turn in run.timeline.after(0) if turn.role == role), MOST_STEPS + 2)
     few = [*islice(cycle(own_turns), MOST_STEPS + 2)]
@@ -569,7 +571,7 @@ def _address(tensor: Tensor) -> int:
 
 @contextmanager
 def _saved_for_backward(accumulates: bool) -> Iterator[dict[int, int]]:
-    """Collect address -> bytes of what autograd saves for a backward pass.
+    """Collect address -> bytes of the tensors that autograd saves for a backward pass.
 
     If gradients are accumulated these are of the last micro-batch: those before have freed theirs.
     """

@@ -170,7 +170,7 @@ def _gradient_version(parameter: Tensor) -> tuple[int, int] | None:
 
 
 def _needs_gradients_only(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether an optimizer never computes losses itself. That is certain for torch's and timm's alone."""
+    """Return whether an optimizer surely never computes losses itself: only torch's and timm's are known."""
     is_builtin = type(optimizer).__module__.startswith(("torch.optim", "timm.optim"))
     return is_builtin and not isinstance(optimizer, torch.optim.LBFGS)
 

@@ -75,12 +75,12 @@ def metrics_of(entry: Entry, images_per_second: float | None = None) -> dict[str
 
 
 def key_of(entry: Entry) -> EntryKey:
-    """Return what tells an entry of the journal from all others."""
+    """Return a key that distinguishes an entry of the journal from all others."""
     return entry["turn"], entry["event"], entry["role"]
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return every setting of a spec's JSON by its dotted name; what is empty is left out.
+    """Return every setting of a spec's JSON by its dotted name; empty ones are left out.
 
     >>> flatten({"seed": 0, "optimizer": {"name": "sgd"}, "teacher": None, "milestones": ["1ep"]})
     {'seed': 0, 'optimizer.name': 'sgd', 'milestones': '1ep'}

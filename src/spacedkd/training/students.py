@@ -198,7 +198,7 @@ def read_best_measurement(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def best_is_saved(folder: RunFolder, entry: Mapping[str, Any]) -> bool:
-    """Tell whether `best/` has the weights of this journal entry."""
+    """Return whether `best/` has the weights of this journal entry."""
     measurement = read_best_measurement(folder)
     if measurement is None or not folder.handle.exists(folder.best / WEIGHTS):
         return False

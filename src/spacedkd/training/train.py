@@ -145,7 +145,7 @@ def train_run(
             return read_run(folder.path)
     start = Start(new=not resume, restart=restart, extend=extend, on_start=on_start)
     if not run.spec.engine.pipeline:
-        return _train(run, folder, start, named_loggers, callback, stop)
+        return _train(run, folder, start, loggers=named_loggers, callback=callback, stop=stop)
     check_pipeline(run, folder.teacher)
     if restart or not folder.spec.exists():  # what a kill has left of another start
         with folder.lock():
@@ -159,12 +159,19 @@ def train_run(
             callback(event)
 
         replayed = replace(run, spec=replace(run.spec, teacher_path=str(folder.teacher.resolve())))
-        return _train(replayed, folder, start, named_loggers, check_and_call, stop)
+        return _train(replayed, folder, start, loggers=named_loggers, callback=check_and_call, stop=stop)
 
 
 def _train(
-    run: ResolvedRun, folder: RunFolder, start: Start, loggers: Loggers, callback: Callable[[Event], None], stop: Stop
+    run: ResolvedRun,
+    folder: RunFolder,
+    start: Start,
+    *,
+    loggers: Loggers,
+    callback: Callable[[Event], None],
+    stop: Stop,
 ) -> Run:
+    """Train a resolved run in its folder, after waiting for the run that it replays, if there is one."""
     for waiting in wait_for_recording(run):
         callback(Event(turn=0, turns=len(run.timeline), role="", epoch=0.0, accuracy=None, waiting=waiting))
         if stop():

@@ -199,7 +199,7 @@ class JournalWriter:
         self._hash = JournalHash()
 
     def open(self) -> None:
-        """Resume after the last snapshot: delete what a killed process wrote after it."""
+        """Resume after the last snapshot: delete later lines of a killed process."""
         read = end = 0
         lines = JournalHash()
         if not self.run.exists(self.file):
