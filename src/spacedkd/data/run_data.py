@@ -39,7 +39,7 @@ from spacedkd.runtime.seeds import seed_for
 
 @dataclass(frozen=True)
 class RunData:
-    """The data of a run: its splits, as images or as items of a user's datasets, and their augmentation."""
+    """The data of a run: its splits, as images or as items of a user's datasets, and the training augmentation."""
 
     train: Images | Encoded | Items
     test: Images | Encoded | Items
