@@ -88,7 +88,7 @@ class Ours:
         self.stack = ExitStack()
         place = self.stack.enter_context(tempfile.TemporaryDirectory())
         session = Session(setup, RunFolder(Path(place) / "run"))
-        self.stack.enter_context(session.opened())
+        self.stack.enter_context(session.open())
         self.turns = session.turns()
 
     def block(self) -> None:

@@ -207,7 +207,7 @@ def test_links_in_circles_are_refused_and_other_links_followed(tmp_path: Path, w
         loop = place / "train" / "cat" / "loop"
         loop.symlink_to(where)
     for skip in (False, True):
-        assert refused(DataSpec(str(place), skip_bad=skip)).startswith(f"{loop} is a link to a folder that it lies in")
+        assert refused(DataSpec(str(place), skip_bad=skip)).startswith(f"{loop} is a link to a folder that contains it")
 
 
 def test_a_name_that_is_no_text_is_named(tmp_path: Path) -> None:

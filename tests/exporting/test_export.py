@@ -167,7 +167,7 @@ def test_onnx_says_what_torch_says(trained: Path, tmp_path: Path, capsys: pytest
     assert front["model-index"][0]["results"][0]["metrics"][0]["value"] == round(accuracy, 6)
 
     with pytest.raises(UserError, match="The network as ONNX differs from torch by"):  # the student is another network
-        onnx._compared(load_student(trained / "run"), (3, 12, 12), tmp_path / "out/model.onnx")
+        onnx._compare(load_student(trained / "run"), (3, 12, 12), tmp_path / "out/model.onnx")
 
 
 OWN = """

@@ -483,7 +483,7 @@ def test_what_cannot_matter_is_refused_beside_the_name_of_a_function_too(tmp_pat
         (replace(spec, optimizer=OptimizerSpec(f"{here}adam", weight_decay=0.3)), "weight_decay does not matter"),
         (replace(spec, optimizer=OptimizerSpec(lr=0.3), rate=RateSpec(f"{here}falling")), "lr does not matter"),
         (replace(spec, optimizer=OptimizerSpec(f"{here}adam", moves_frozen=True)), None),
-        (replace(spec, optimizer=OptimizerSpec(f"{here}sam", moves_frozen=True)), "moves_frozen gives others a step"),
+        (replace(spec, optimizer=OptimizerSpec(f"{here}sam", moves_frozen=True)), "moves_frozen .*SAM"),
     ):
         if message is None:
             train(changed, tmp_path / "moving")

@@ -23,6 +23,7 @@ from spacedkd import DataSpec, EngineSpec, NetworkSpec, Online, OptimizerSpec, R
 from spacedkd.averages import Exponential
 from spacedkd.config.resolve import resolve
 from spacedkd.config.serialization import to_json
+from spacedkd.data.stream import Batch
 from spacedkd.models.pretrained import move_average
 from spacedkd.training.learner import Learner, MicroBatch, make_optimizer
 from tests.conftest import assert_same_bits, of_model, tensors
@@ -46,7 +47,9 @@ def test_gradients_are_clipped() -> None:
     start = model.weight.detach().clone()
     plain = OptimizerSpec(lr=1.0, momentum=0, weight_decay=0, clip=0.5)
     learner = Learner(Fabric(accelerator="cpu"), model, plain)
-    learner.update([MicroBatch(lambda: {"big": 100 * learner.model(torch.ones(2, 3)).sum()})], lr=1.0)
+    batch = Batch(torch.ones(2, 3), torch.zeros(2), torch.arange(2))
+    whole = [MicroBatch(Turn("student", 0), batch)]
+    learner.update(whole, lambda micro: {"big": 100 * learner.model(micro.batch.inputs).sum()}, lr=1.0)
     assert (model.weight - start).norm().item() == pytest.approx(0.5, rel=1e-5)
 
 

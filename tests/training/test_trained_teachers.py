@@ -195,7 +195,7 @@ def test_a_broken_description_is_said_to_be_one(tmp_path: Path, tiny: RunSpec, t
         if content is not None:
             (folder / "config.json").write_text(content)
         teacher = NetworkSpec("resnet18_small", {"width": 6}, str(folder))
-        with pytest.raises(UserError, match="does not describe the weights beside it"):
+        with pytest.raises(UserError, match="does not describe the weights in its folder"):
             train(replace(tiny, method=FIXED, teacher=teacher), tmp_path / "run")
 
 

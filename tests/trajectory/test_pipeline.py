@@ -28,7 +28,7 @@ def test_a_teacher_that_dies_is_noticed(tmp_path: Path, tiny: RunSpec) -> None:
             if (tmp_path / "run/teacher/path/path.json").exists():
                 child.kill()
 
-    with pytest.raises(UserError, match=r"SIGKILL.* resume=True"):
+    with pytest.raises(UserError, match=r"SIGKILL.*--resume"):
         train(replace(spec, engine=PIPELINE), tmp_path / "run", callback=kill)
     assert (tmp_path / "run/spec.json").exists()
     assert (tmp_path / "run/teacher/spec.json").exists(), "what the teacher has learned is not thrown away"

@@ -75,7 +75,7 @@ def compare(
     check_between("--seeds", seeds, 1, 10_000)
     if jobs is not None and jobs < 1:
         raise UserError(f"--jobs must be at least 1, got {jobs}.")
-    check_count("--jobs", jobs, least=64)
+    check_count("--jobs", jobs, always_allowed=64)
     arms = make_arms(arm, methods, given_flags(base))
     if not equal_cost and against not in (None, *arms):
         raise unknown("arm", str(against), arms)

@@ -16,7 +16,7 @@ from spacedkd.runtime.errors import printable
 
 if TYPE_CHECKING:
     from spacedkd.comparison.job import Job
-    from spacedkd.comparison.pool import Callback as JobCallback
+    from spacedkd.comparison.pool import JobCallback
     from spacedkd.evaluation.instrument import Advance
     from spacedkd.evaluation.instrument import Progress as ShowWork
     from spacedkd.training.loop import Event

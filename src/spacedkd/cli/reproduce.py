@@ -71,7 +71,7 @@ def reproduce(
             raise UserError(f"{name} must be at least 1, got {count}.")
     check_between("--seeds", seeds, 1, 10_000)
     check_between("--first-seed", first_seed, 0, 2**62)
-    check_count("--jobs", jobs, least=64)
+    check_count("--jobs", jobs, always_allowed=64)
 
     from spacedkd.paper.reproduce import Reproduction, TimeBudget
     from spacedkd.paper.scales import scale_of

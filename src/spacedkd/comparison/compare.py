@@ -13,7 +13,7 @@ from pathlib import Path
 
 from spacedkd.comparison.document import ComparisonDocument, write_comparison
 from spacedkd.comparison.job import Job
-from spacedkd.comparison.pool import Callback
+from spacedkd.comparison.pool import JobCallback
 from spacedkd.comparison.results import compare_runs
 from spacedkd.comparison.scheduler import jobs_at_once, plan_jobs, run_jobs, share_arms_teachers, visible_gpus
 from spacedkd.config.spec import RunSpec, check_folder, check_spec
@@ -34,7 +34,7 @@ def compare(
     jobs: int | None = None,
     sharing: bool = True,
     ray: str | None = None,
-    callback: Callback = lambda job, event: None,
+    callback: JobCallback = lambda job, event: None,
     stop: Stop = never_stop,
 ) -> ComparisonDocument:
     """Train every arm over seeds, several runs at once, and compare them; also written to `out`/comparison.json.
@@ -137,7 +137,7 @@ def forecast_comparison(
     jobs: int | None = None,
     sharing: bool = True,
 ) -> ComparisonForecast:
-    """Return the cost of `compare` with the same arguments, and of what is left of it. Nothing is trained or written.
+    """Return the cost of `compare` with the same arguments, and of its remaining runs. Nothing is trained or written.
 
     Every arm is measured in a process of its own, as many at a time as runs would be trained, because they slow each
     other down.
@@ -149,7 +149,7 @@ def forecast_comparison(
 
 
 def forecast_jobs(planned: Sequence[Job], at_once: int) -> ComparisonForecast:
-    """Return the cost of these runs, trained so many at once; every arm must have the same seeds."""
+    """Return the cost of these runs, with `at_once` trained at a time; every arm must have the same seeds."""
     arms = dict.fromkeys(job.label for job in planned)
     gpus: list[str] | list[None] = visible_gpus(planned[0].spec.engine.accelerator) or [None]
     with ProcessPoolExecutor(min(at_once, len(arms)), child_context(hears_signals=True), max_tasks_per_child=1) as pool:

@@ -29,7 +29,7 @@ class ComparedRun(TypedDict):
 
 
 class AverageDocument(TypedDict):
-    """The average of the student's weights: a network of its own, evaluated where the student is."""
+    """Accuracies of the average of the student's weights, a separate network."""
 
     last: Estimate
     """deepest head after the last epoch"""
@@ -38,7 +38,7 @@ class AverageDocument(TypedDict):
     gain: PairedDifference | None
     """the average's last accuracy minus the student's"""
     difference: PairedDifference | None
-    """to the average of the reference; None for itself, and where one of the two has no average"""
+    """difference to the reference's average; None for the reference itself, and if one of the two has no average"""
 
 
 class ArmDocument(TypedDict):
@@ -58,11 +58,11 @@ class ArmDocument(TypedDict):
     """mean of all heads after the last epoch, where there are several"""
     ensemble_best: Estimate | None
     average: AverageDocument | None
-    """where an average of the student's weights is kept"""
+    """accuracies of the average of the student's weights; None if an arm has none"""
     leader: Estimate | None
     """the same as `last` of the role that learns first"""
     difference: PairedDifference | None
-    """to the reference; None for itself, and for an arm that was tested on other images"""
+    """difference to the reference; None for the reference itself, and for an arm that was tested on other images"""
     cost: dict[str, float]
     computed: dict[str, float]
     """cost without what was replayed from other runs"""
@@ -97,11 +97,11 @@ class CostRatios(TypedDict):
     updates: float
     forward_images: float
     seconds: float | None
-    """None where one of them replayed its teacher"""
+    """ratio of the training times; None if one of the arms replayed its teacher"""
 
 
 class SpacingEffect(TypedDict):
-    """A spaced arm beside the arm that differs from it in nothing but the spacing."""
+    """A spaced arm compared with the arm that differs from it in the spacing alone."""
 
     name: str
     """the shortest name that no other pair has"""
@@ -187,7 +187,7 @@ class Arm:
 
     @property
     def first(self) -> Run:
-        """The first run, which stands for all where the seed does not matter."""
+        """The first run, for everything that is equal in all seeds."""
         return self.runs[0]
 
     @property
@@ -246,7 +246,7 @@ def keep_order(path: Path, folders: Sequence[Path], against: str | None) -> tupl
 
 
 def _locate_run(path: Path, folder: str) -> Path:
-    """Return where a run of a comparison lies; an absolute folder may have been copied together with the file."""
+    """Return the folder of a run of a comparison; an absolute one may have been copied together with the file."""
     parts = Path(folder).parts if Path(folder).is_absolute() else ()
     copies = (path.parent.joinpath(*parts[-last:]) for last in range(len(parts) - 1, 0, -1))
     return resolve_links(next((copy for copy in copies if copy.exists()), path.parent / folder))

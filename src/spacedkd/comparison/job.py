@@ -1,4 +1,4 @@
-"""A run of a comparison, and the files in its folder that say how it diverged or failed."""
+"""A run of a comparison, and the files in its folder about a divergence or a failure."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -18,31 +18,31 @@ class Job(NamedTuple):
     seed: int
     spec: RunSpec
     folder: Path
-    first: int = 0
-    """the first teacher update that it replays, when another run records the teacher at the same time"""
+    first_update: int = 0
+    """first teacher update that the job replays, when another run records the teacher at the same time"""
 
     @property
     def name(self) -> str:
-        """Its arm and seed, for messages."""
+        """The arm and seed of the job, for messages."""
         return f"{self.label}, seed {self.seed}"
 
     @property
     def begun(self) -> bool:
-        """Whether its folder holds a spec."""
+        """Whether the run's folder has a spec."""
         return RunFolder(self.folder).spec.exists()
 
     @property
     def finished(self) -> bool:
-        """Whether its folder holds a result."""
+        """Whether the run's folder has a result."""
         return RunFolder(self.folder).finished()
 
     @property
     def has_snapshots(self) -> bool:
-        """Whether the snapshots it records are there, or will be because it has no checkpoint yet."""
+        """Whether the recorded snapshots exist, or will exist because the run has no checkpoint yet."""
         return (self.folder / "path").exists() or not RunFolder(self.folder).checkpoint.exists()
 
     def diverged(self) -> Diverged | None:
-        """Return how it diverged, in this comparison or one before; the same run would diverge again."""
+        """Return the run's divergence in this comparison or an earlier one: the same run would diverge again."""
         error = read_divergence(self.folder)
         return error and self.with_name(error)
 
@@ -52,7 +52,7 @@ class Job(NamedTuple):
 
 
 def read_divergence(run: Path) -> Diverged | None:
-    """Return how a run diverged; None where it did not, or has finished since."""
+    """Return the divergence of a run; None if it did not diverge, or has finished since."""
     try:
         failure = read_json(run / "diverged.json", within=run)
         return None if RunFolder(run).finished() else Diverged(failure["said"], failure["role"], failure["step"])
@@ -62,14 +62,14 @@ def read_divergence(run: Path) -> Diverged | None:
 
 def record_divergence(job: Job, error: Diverged) -> None:
     """Write diverged.json into the folder of a run, so that the next comparison does not train it again."""
-    if not job.begun:  # the teacher it was to replay has diverged first
+    if not job.begun:  # the teacher it replays diverged before the run began
         RunFolder(job.folder).create(job.spec)
     failure = {"role": error.role, "step": error.step, "said": str(error)}
     write_json(job.folder / "diverged.json", failure, job.folder)
 
 
 def read_failure(run: Path) -> str | None:
-    """Return the error that ended a run, in one line; None where it has finished, diverged or not failed."""
+    """Return the error that ended a run, in one line; None if it has finished, diverged or not failed."""
     line = read_small_json(RunFolder(run).failed, within=run).get("said")
     is_failed = isinstance(line, str) and not RunFolder(run).finished() and read_divergence(run) is None
     return line if is_failed else None
@@ -78,8 +78,8 @@ def read_failure(run: Path) -> str | None:
 def record_failure(job: Job, error: UserError) -> None:
     """Write failed.json into the folder of a run: its error, with the traceback of an unexpected exception.
 
-    The run is tried again by the same command. Where the disk is full, say, nothing is written, nor where its folder
-    was moved: no other one is made in its place.
+    The same command tries the run again. Nothing is written if that fails, on a full disk for instance, or if the
+    folder was moved: no new folder is made in its place.
     """
     if isinstance(error, Moved):
         return
@@ -91,4 +91,4 @@ def record_failure(job: Job, error: UserError) -> None:
 
 
 LostRuns = dict[Path, tuple[Job, UserError]]
-"""runs that cannot be finished now, by folder, and why: they have diverged or failed"""
+"""folder -> run that cannot be finished now, and the error with which it diverged or failed"""

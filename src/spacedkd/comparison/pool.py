@@ -1,8 +1,8 @@
-"""Pools that train many runs at once; the end of one run ends no other.
+"""Pools that train many runs at once; a failure of one run does not stop the others.
 
-`train_in_pool` decides which run begins when, and what an error of one means for the others. It works with any `Pool`:
-`local_pool`, processes of this machine, is here; `ray_pool`, tasks of a cluster, is a module of its own because it
-imports Ray. `train_job` is what a process of either pool does.
+`train_in_pool` starts runs and handles their errors. It works with any `Pool`: `local_pool`, processes of this machine,
+is here; `ray_pool`, tasks of a cluster, is a module of its own because it imports Ray. The processes of both pools call
+`train_job`.
 """
 
 import math
@@ -42,7 +42,7 @@ from spacedkd.trajectory.store import is_recording
 REPORT_SECONDS = 0.2
 MEANWHILE_SECONDS = 2.0
 
-Callback = Callable[[Job, Event], None]
+JobCallback = Callable[[Job, Event], None]
 
 
 class RecorderLost(UserError):
@@ -50,38 +50,39 @@ class RecorderLost(UserError):
 
 
 class Pool(Protocol):
-    """Processes that train one run at a time; a run has a number among all jobs, and a handle while it is trained."""
+    """Processes that train one run each; a run has a number among all jobs, and a handle while it is trained."""
 
     def capacity(self) -> int:
-        """Return how many runs may be trained at once, as things are now."""
+        """Return how many runs may be trained at once now."""
 
     def submit(self, number: int, job: Job) -> Hashable:
         """Begin a run, or resume it; return its handle."""
 
     def wait(self, running: Collection[Any]) -> Iterable[Any]:
-        """Return the handles that have ended; wait a moment for one that does."""
+        """Return the handles of runs that have ended; wait a fraction of a second for one."""
 
     def finished(self, ended: Any) -> bool:
-        """Return whether a run that has ended is finished; if not, it is to be submitted again. Raise its error."""
+        """Return whether an ended run is finished, or raise its error; one that is not is to be submitted again."""
 
     def events(self) -> Iterable[tuple[int, Event]]:
         """Return the events of runs since the last call, each with the number of its run."""
 
     def release(self, number: int) -> None:
-        """Let a run save and end that would wait for ever."""
+        """Stop a run that would wait for ever; it saves first."""
 
 
 def train_in_pool(
     pool: Pool,
     jobs: Sequence[Job],
-    callback: Callback,
+    callback: JobCallback,
     stop: Stop = never_stop,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> dict[int, UserError]:
-    """Begin every job as soon as it can and there is room; return when all have ended. `meanwhile` runs now and then.
+    """Train all jobs in a pool, and return the errors of those that failed, by number.
 
-    An exception in one, or its death, ends no other, except those that replay it. Returned are the errors by number:
-    `Diverged`, `RunFailed`, `SnapshotsGone` or `RecorderLost`.
+    A job begins when the pool has room and the snapshots that it replays are there. If a run fails or its process dies,
+    only the runs that replay it end too. The errors are `Diverged`, `RunFailed`, `SnapshotsGone` or `RecorderLost`.
+    `meanwhile` is called every few seconds.
     """
     waiting = [*enumerate(jobs)]
     running: dict[Hashable, tuple[int, Job]] = {}
@@ -97,7 +98,7 @@ def train_in_pool(
             waiting.remove((number, job))
         room = pool.capacity() - len(running)
         begin = jobs_to_begin(waiting, [job for _, job in running.values()], max(room, 0))
-        # Where nothing can begin and nothing runs, the first job is begun all the same: its error says what is missing.
+        # If no job can begin and none runs, the first one is begun anyway: its error names the missing snapshots.
         for number, job in begin or (waiting[:1] if room > 0 and not running else []):
             running[pool.submit(number, job)] = (number, job)
             waiting.remove((number, job))
@@ -124,7 +125,7 @@ def train_in_pool(
 
 
 def _with_name(job: Job, error: UserError, lost: Mapping[str, Job]) -> UserError:
-    """Return the error of a job with its name; a job whose recorder is among the lost has ended because of that."""
+    """Return the error of a job with its name; if the job's recorder is lost, that is the cause: `RecorderLost`."""
     if isinstance(error, Diverged):
         return job.with_name(error)
     line = f"{job.name}: {error}"
@@ -134,7 +135,7 @@ def _with_name(job: Job, error: UserError, lost: Mapping[str, Job]) -> UserError
 
 
 def as_failure(error: Exception) -> UserError:
-    """Return the error of a run as one that another process can unpickle, whatever classes user code has."""
+    """Return the error of a run as one that another process can unpickle, even if user code has raised it."""
     if type(error) in (Diverged, Moved, SnapshotsGone, RunFailed):
         assert isinstance(error, UserError)
         return error
@@ -147,13 +148,14 @@ def as_failure(error: Exception) -> UserError:
 
 
 LIBRARY = Library()
-"""of this process: data that one of its runs has read is there for the next"""
+"""datasets of this process, kept from one of its runs for the next"""
 
 
 def train_job(job: Job, callback: Callable[[Event], None], stop: Stop, patience: float = math.inf) -> bool:
     """Train one run in this process, and report events a few times a second; return whether it is finished.
 
-    If not, it is saved: `stop` said so, or it has waited longer than `patience` seconds for a run that nobody trains.
+    A run that is not finished is saved: `stop` returned True, or the run has waited for more than `patience` seconds
+    for another one that no process trains.
     """
     reported, active, gives_up = 0.0, time.monotonic(), False
     recorder = job.spec.teacher_path
@@ -184,19 +186,19 @@ def train_job(job: Job, callback: Callable[[Event], None], stop: Stop, patience:
 
 @dataclass(eq=False)
 class _Worker:
-    """A process that trains one run after the other, and the pipe to it."""
+    """A process that trains one run after another, and the pipe to it."""
 
     process: Any
     pipe: Connection
     gpu: str | None
     number: int = -1
-    """of the run that it trains"""
+    """number of the current run among all jobs"""
     begun: bool = False
-    """whether that run has reported an event"""
+    """True once the current run has reported an event"""
     stops: bool = False
-    """whether it was told to stop"""
+    """True once the process was asked to stop"""
     outcome: Any = None
-    """whether the run is finished, or its error; None while it is trained"""
+    """True or False for a run that is finished or saved, or its error; None while it is trained"""
 
 
 class LocalPool:
@@ -309,7 +311,7 @@ class LocalPool:
 
 @contextmanager
 def local_pool(at_once: int, gpus: Sequence[str]) -> Iterator[LocalPool]:
-    """Give a pool of so many processes; an error inside lets them save first, Ctrl-C and an exit kill them at once."""
+    """Open a pool of `at_once` processes; after an error they save before they end, after Ctrl-C they are killed."""
     pool = LocalPool(at_once, gpus)
     try:
         yield pool
@@ -321,7 +323,7 @@ def local_pool(at_once: int, gpus: Sequence[str]) -> Iterator[LocalPool]:
 
 
 def _work(_: Inherited, pipe: Connection, gpu: str | None, parent: int) -> None:
-    """Train the runs that come through the pipe; answer each with whether it is finished, or with its error."""
+    """Train the runs that come through the pipe; send back for each whether it is finished, or its error."""
     as_child(parent)
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
@@ -329,7 +331,7 @@ def _work(_: Inherited, pipe: Connection, gpu: str | None, parent: int) -> None:
         try:
             finished = train_job(job, pipe.send, pipe.poll)
             if not finished:
-                pipe.recv()  # the message that told it to stop
+                pipe.recv()  # the message that asked it to stop
             pipe.send(finished)
         except Exception as error:  # of the run, or of user code in it
             pipe.send(as_failure(error))

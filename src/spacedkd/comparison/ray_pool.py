@@ -29,20 +29,20 @@ from spacedkd.runtime.user_code import Inherited
 from spacedkd.training.loop import Event
 
 ANSWER_SECONDS = 5.0
-"""within which a cluster must answer; Ray itself would try for minutes"""
+"""seconds a cluster has to answer; Ray itself would try for minutes"""
 LOCK_SECONDS = 120.0
-"""after which the lock of a process on a lost machine is released, also by a file server that has to notice"""
+"""seconds until the lock of a process on a lost machine is released, also by a file server that has to notice"""
 PATIENCE_SECONDS = 30.0
-"""for which a run waits for a run that it replays and nobody trains"""
+"""seconds a run waits for a recorder that no process trains"""
 SAVED_SECONDS = 60.0
-"""within which a task that is told to stop has ended its turn and saved"""
+"""seconds a task has to end its turn and save when it is asked to stop"""
 MOST_KILLS = 3
-"""of the same run on nodes that stay alive"""
+"""number of failures of one run, on nodes that stay alive, after which it has failed"""
 
 
 @contextmanager
 def ray_pool(address: str, jobs: Sequence[Job], at_most: int | None) -> Iterator["RayPool"]:
-    """Give the cluster at an address, `auto` for the one of this machine; an error inside lets its tasks save first."""
+    """Open the cluster at an address, `auto` for the one of this machine; after an error its tasks save and end."""
     with _connected(address):
         pool = RayPool(jobs, at_most)
         if not pool.capacity():
@@ -165,7 +165,7 @@ class RayPool:
             ray.cancel(handle, force=True)
 
     def _active(self, seconds: float) -> list[Any]:
-        """Return the tasks that have not ended within so many seconds.
+        """Return the tasks that have not ended after `seconds`.
 
         Only these may be killed: `ray.cancel(force=True)` on a task that has ended would end this process.
         """
@@ -189,7 +189,7 @@ def _train(number: int, inherited: tuple[Inherited, Job], cwd: str, queue: Any, 
         )
     if job.begun:
         with suppress(LockHeld), hold(job.folder / ".lock", LOCK_SECONDS):
-            pass  # the process that held it, on a lost node, is about to end
+            pass  # its process, on a lost node, is about to end
     sent = None
 
     def send(event: Event) -> None:
@@ -197,7 +197,7 @@ def _train(number: int, inherited: tuple[Inherited, Job], cwd: str, queue: Any, 
         sent = queue.put_nowait.remote((number, tuple(event)))  # not waited for: a task that waits lends out its CPUs
 
     try:
-        with Signals() as stop:  # Ray interrupts a task that is told to stop
+        with Signals() as stop:  # Ray stops a task by an interrupt
             finished = train_job(job, send, stop, patience)
     except Exception as error:  # of the run, or of user code in it
         return as_failure(error)

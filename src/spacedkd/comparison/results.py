@@ -1,8 +1,8 @@
 """The results of a comparison: accuracies, paired differences and costs of arms, computed from finished runs.
 
 All accuracies are the student's on the test images. `compare_runs` reads run folders as arms, and returns what
-comparison.json holds; `spacing_effects` sets every spaced arm beside its unspaced partner; `compare_evaluations` sets
-the evaluations of all arms side by side.
+comparison.json holds; `spacing_effects` compares every spaced arm with its unspaced partner; `compare_evaluations`
+compares the evaluations of all arms.
 """
 
 import shlex
@@ -119,7 +119,7 @@ def _difference(
 
 
 def _average(runs: Sequence[Run], reference: Sequence[Run]) -> AverageDocument | None:
-    """Return what a comparison says of the average of an arm's student, where every run keeps one."""
+    """Return the comparison of an arm's student averages; None if a run has none."""
     if not all(run.keeps_average for run in runs):
         return None
     students, averages = ({run.seed: accuracy(run) for run in runs} for accuracy in (Run.student, Run.average))
@@ -134,7 +134,7 @@ def _average(runs: Sequence[Run], reference: Sequence[Run]) -> AverageDocument |
 
 
 def _arm(label: str, runs: Sequence[Run], reference: Sequence[Run]) -> ArmDocument:
-    """Return what a comparison says of one arm."""
+    """Return one arm of a comparison."""
     first = runs[0]
     spec, student = first.spec, first.roles[-1]
     several_heads = "ensemble" in first.accuracy[student]["test"]
@@ -186,7 +186,7 @@ def _estimate(values: Sequence[float]) -> Estimate | None:
 
 
 def spacing_effects(arms: Mapping[str, Sequence[Run]], documents: Sequence[ArmDocument]) -> list[SpacingEffect]:
-    """Return every spaced arm that has an unspaced partner; `documents` is what the comparison says of the arms.
+    """Return every spaced arm that has an unspaced partner; `documents` are the compared arms.
 
     The partner is the same arm at interval one step or, where there is none, the method's plain variant: self KD and
     its like have one role unspaced, so there the difference is that of spacing and of the second role together.
@@ -245,7 +245,7 @@ def _form(run: Run) -> str:
 
 
 def _partner(label: str, first: Mapping[str, Run]) -> str | None:
-    """Return the arm that differs from a spaced one in nothing but the spacing, if there is one."""
+    """Return the arm that differs from a spaced one in the spacing alone, if there is one."""
     run = first[label]
     if _form(run) != "spaced":
         return None
@@ -263,7 +263,7 @@ def _short_names(spaced: Sequence[ArmDocument]) -> list[str]:
 
 
 def compare_evaluations(arms: Sequence[ArmDocument], against: str) -> ComparedEvaluations | None:
-    """Return every metric that was measured of at least one run, for every arm; None where nothing was measured.
+    """Return every metric that was measured of at least one run, for every arm; None if nothing was measured.
 
     Only equal settings are compared: those of the arm `against`, or else the most common ones.
     """
@@ -362,7 +362,7 @@ def find_runs(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
         if not path.exists():
             raise UserError(f"There is no folder {path}. Give run folders, or folders that contain some.")
         folders += sorted(spec.parent for spec in path.rglob("spec.json"))
-    # A pipeline's teacher lies in a run. "." has a parent only when it is written out.
+    # A pipeline's teacher is inside of a run. "." has a parent only when it is written out.
     folders = [folder for folder in folders if not (folder.absolute().parent / "spec.json").exists()]
     as_given = {folder.resolve(): folder for folder in folders}
     finished = [folder for folder in as_given if RunFolder(folder).finished()]

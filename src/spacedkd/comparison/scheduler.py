@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from spacedkd.comparison.job import Job, LostRuns, record_failure
-from spacedkd.comparison.pool import Callback, Pool, RecorderLost, local_pool, train_in_pool
+from spacedkd.comparison.pool import JobCallback, Pool, RecorderLost, local_pool, train_in_pool
 from spacedkd.comparison.teacher_sharing import (
     find_replaying_runs,
     locate_recorder,
@@ -119,19 +119,18 @@ def visible_gpus(accelerator: str) -> list[str]:
 def run_jobs(
     jobs: Sequence[Job],
     at_once: int | None,
-    callback: Callback,
+    callback: JobCallback,
     *,
     library: Library | None = None,
     sharing: bool = True,
     ray: str | None = None,
     stop: Stop = never_stop,
 ) -> dict[Path, UserError]:
-    """Train every job that is not finished; one that was stopped is resumed, one that failed is tried again.
+    """Train every job that is not finished, and return the folders of those that diverged or failed, with the errors.
 
-    Without `at_once`, as many are trained at once as there is room and memory for, here or in the cluster `ray`.
-
-    An arm or a folder that is wrong is refused before anything starts. An error of a run ends that run alone: returned
-    are the folders of those that diverged or failed, each with its error.
+    A run that was stopped is resumed, one that failed is tried again; an error of one does not stop the others. Without
+    `at_once`, as many are trained at once as cores, GPUs and memory allow, here or in the cluster `ray`. An arm or a
+    folder that is wrong is refused before any run starts.
     """
     replaced = [job for job in jobs if job.begun and _is_replaceable(job.folder, job.spec)]
     for job in jobs:
@@ -168,13 +167,13 @@ def _train_until_done(
     by_folder: Mapping[str, Job],
     lost: LostRuns,
     open_pool: Callable[[Sequence[Job]], AbstractContextManager[Pool]],
-    callback: Callback,
+    callback: JobCallback,
     stop: Stop,
 ) -> None:
-    """Train jobs; add those that diverge or fail to the lost, and train the teacher alone where others replay it.
+    """Train jobs; add those that diverge or fail to the lost, and train the teacher alone if others replay it.
 
-    The teacher of a run whose recorded snapshots are gone is trained again as well, once. If the folder of the
-    comparison is renamed or removed meanwhile, everything ends: no other folder is made in its place.
+    If a run's recorded snapshots are gone, its teacher is trained again once. If the folder of the comparison is
+    renamed or removed meanwhile, the comparison ends: no new folder is made in its place.
     """
     gone: set[Path] = set()
     trained_again: set[str] = set()
@@ -251,15 +250,15 @@ def _open_pool(jobs: Sequence[Job], *, at_once: int | None, ray: str | None) -> 
 
 
 TRAINING = 2
-"""memory of a run that trains, as a multiple of what its process holds before: gradients, optimizer, activations"""
+"""memory of a training run, as a multiple of its process's before: gradients, optimizer and activations add to it"""
 
 
-def limit_by_memory(at_once: int, held: int) -> int:
-    """Return how many runs are trained at once, of those that could be, if each holds so many bytes before it trains.
+def limit_by_memory(at_once: int, bytes_before: int) -> int:
+    """Return how many of `at_once` runs fit into memory, if each takes `bytes_before` bytes before it trains.
 
-    This is a rule of thumb, so at least one is trained; where the system does not show its free memory, all are.
+    This is an estimate, so at least one is trained; if the system does not show its free memory, all are.
     """
-    needed, free = TRAINING * held, free_memory()
+    needed, free = TRAINING * bytes_before, free_memory()
     if not needed or not free or at_once * needed <= free:
         return at_once
     fit = max(1, free // needed)

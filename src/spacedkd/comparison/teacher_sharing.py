@@ -1,7 +1,8 @@
 """Arms with equal teachers share one: a run trains the teacher and records its snapshots, the others replay them.
 
-`share_teachers` writes into specs who records and who replays. While they train, `replace_lost_recorders` trains a
-teacher alone where the run that recorded it is lost, and `remove_passed_snapshots` removes what nobody needs any more.
+`share_teachers` sets `record` or `teacher_path` in specs. While the runs train, `replace_lost_recorders` trains a
+teacher alone if the run that recorded it is lost, and `remove_passed_snapshots` removes snapshots that no run needs any
+more.
 """
 
 import json
@@ -29,69 +30,69 @@ from spacedkd.trajectory.record import updates_to_record
 from spacedkd.trajectory.replay import read_oldest_needed
 from spacedkd.trajectory.store import RunSnapshots, index_file, read_index
 
-ROOM = 4
-"""recorded snapshots may take a quarter of the free disk; students that see their teacher at every step need many"""
+DISK_FRACTION = 0.25
+"""largest part of the free disk space that recorded snapshots may take"""
 
 
 @dataclass(frozen=True)
 class ShareableTeacher:
-    """The teacher of an arm, and which of its snapshots the arm's student needs."""
+    """The teacher of an arm, and the snapshots of it that the arm's student needs."""
 
-    plan: ResolvedRun
+    run: ResolvedRun
     name: str
     """equal for arms whose teachers are equal, to the bit"""
     needed: frozenset[int]
-    """the teacher updates that its student sees; none where the teacher is the only role"""
+    """teacher updates that the student sees; empty if the teacher is the only role"""
     size: int
-    """bytes of one snapshot on disk, with that of the average that the arm's student sees"""
+    """bytes of one snapshot on disk, including that of the average that the student sees"""
 
-    def covered_by(self, plan: ResolvedRun, spec: RunSpec) -> bool:
-        """Return whether a run with this plan and spec records what this arm's student needs."""
-        own, recorded = self.plan.spec, (spec.teacher_average, *spec.record_average)
+    def covered_by(self, run: ResolvedRun, spec: RunSpec) -> bool:
+        """Return whether a run records everything that this arm's student needs, when it has this spec."""
+        own, recorded = self.run.spec, (spec.teacher_average, *spec.record_average)
         seen = _average_of(own, own.teacher_average)
         has_average = seen is None or seen in [_average_of(spec, text) for text in recorded]
-        return has_average and self.needed <= {*updates_to_record(replace(plan, spec=spec), plan.roles[0])}
+        return has_average and self.needed <= {*updates_to_record(replace(run, spec=spec), run.roles[0])}
 
 
 def _average_of(spec: RunSpec, text: str | None) -> tuple[str, str] | None:
-    """Return an average of the teacher that a spec names, with what becomes of BatchNorm's statistics in it."""
+    """Return an average of the teacher and how BatchNorm's statistics in it are made, as a spec has them."""
     return None if text is None else (text, batch_norm_of(parse_average(text), spec.average_bn))
 
 
-def shareable_teacher(plan: ResolvedRun, models: Mapping[str, nn.Module]) -> ShareableTeacher | None:
-    """Return an arm's teacher; None where it has none that other arms could replay."""
-    spec, roles = plan.spec, plan.roles
-    if len(roles) == 1 and spec.student_average is not None:  # nobody records the average
+def shareable_teacher(run: ResolvedRun, models: Mapping[str, nn.Module]) -> ShareableTeacher | None:
+    """Return an arm's teacher; None if it has no teacher that other arms could replay."""
+    spec, roles = run.spec, run.roles
+    if len(roles) == 1 and spec.student_average is not None:  # a recording has no average of the student
         return None
     if spec.engine.pipeline or spec.teacher_path is not None:  # it is replayed already
         return None
     try:
-        settings = trajectory_settings(plan, roles[0], models)
+        settings = trajectory_settings(run, roles[0], models)
     except UserError:
         return None
     intervals = [to_json(every) for every in (spec.evaluate_every, spec.log_every, spec.save_every)]
-    needed = updates_seen(plan.timeline.after(0), roles[0], by=roles[1]) if len(roles) > 1 else set()
-    weights = models[plan.method.learners[roles[0]]].state_dict().values()
+    needed = updates_seen(run.timeline.after(0), roles[0], by=roles[1]) if len(roles) > 1 else set()
+    weights = models[run.method.learners[roles[0]]].state_dict().values()
     size = sum(tensor.numel() * tensor.element_size() for tensor in weights) * (1 + (spec.teacher_average is not None))
-    return ShareableTeacher(plan, json.dumps([settings, intervals]), frozenset(needed), size)
+    return ShareableTeacher(run, json.dumps([settings, intervals]), frozenset(needed), size)
 
 
 def _recording_spec(spec: RunSpec, others: Sequence[ShareableTeacher]) -> RunSpec:
     """Return the spec of an arm that records its teacher, and averages of it, for others."""
     averages = [*spec.record_average]
     for other in others:
-        text = other.plan.spec.teacher_average
+        text = other.run.spec.teacher_average
         if text is not None and text not in (spec.teacher_average, *averages):
             averages.append(text)
     schedules: list[Schedule] = [*spec.record]
     for other in others:
-        schedule = other.plan.spec.schedule
+        schedule = other.run.spec.schedule
         schedules += [schedule] if schedule is not None and schedule not in schedules else []
     return replace(spec, record=tuple(schedules) or (Offline(),), record_average=tuple(averages))
 
 
 def share_teachers(jobs: Sequence[Job], teachers: Mapping[str, ShareableTeacher | None]) -> list[Job]:
-    """Return the jobs with who records and who replays in their specs; jobs that have begun stay as they are."""
+    """Return jobs whose specs set `record` or `teacher_path`; jobs that have begun are not changed."""
     alike: dict[tuple[int, str], list[tuple[Job, ShareableTeacher]]] = {}
     for job in jobs:
         teacher = teachers.get(job.label)
@@ -104,7 +105,7 @@ def share_teachers(jobs: Sequence[Job], teachers: Mapping[str, ShareableTeacher 
 def _share_one_teacher(arms: Sequence[tuple[Job, ShareableTeacher]]) -> list[Job]:
     """Return the changed jobs of runs of one seed with one teacher: one of them records, the others replay.
 
-    A run that has begun to record is used before a new one. Where nobody can replay, nothing is changed.
+    A run that has begun to record is preferred to a new one. If no run can replay, no job is changed.
     """
     new = [(job, teacher) for job, teacher in arms if not job.begun]
     begun = [(job, teacher) for job, teacher in arms if job.begun and job.spec.record and job.has_snapshots]
@@ -113,22 +114,23 @@ def _share_one_teacher(arms: Sequence[tuple[Job, ShareableTeacher]]) -> list[Job
         if not recorder.begun:
             others = _fit_on_disk(others, recorder.folder)
         spec = recorder.spec if recorder.begun else _recording_spec(recorder.spec, [teacher for _, teacher in others])
-        folder, last = str(resolve_links(recorder.folder)), own.plan.stops[own.plan.roles[0]]
+        folder, last = str(resolve_links(recorder.folder)), own.run.stops[own.run.roles[0]]
         threads = recorder.spec.engine.threads  # they show in the bits; a run that has begun keeps its own
         replaying = []
         for job, teacher in others:
             first = min(teacher.needed, default=last)
-            if teacher.covered_by(own.plan, spec) and _has_snapshots_from(recorder, first):
+            if teacher.covered_by(own.run, spec) and _has_snapshots_from(recorder, first):
                 replays = replace(job.spec, teacher_path=folder, engine=replace(job.spec.engine, threads=threads))
-                replaying.append(job._replace(spec=replays, first=first))
+                replaying.append(job._replace(spec=replays, first_update=first))
         if own.needed and replaying:
             return replaying if recorder.begun else [recorder._replace(spec=spec), *replaying]
     return []
 
 
 def _fit_on_disk(arms: Sequence[tuple[Job, ShareableTeacher]], folder: Path) -> list[tuple[Job, ShareableTeacher]]:
-    """Return the arms that need fewest snapshots, as long as the snapshots of all of them fit on the disk."""
-    room = shutil.disk_usage(next(parent for parent in resolve_links(folder).parents if parent.exists())).free // ROOM
+    """Return as many arms as have room for their snapshots on the disk, those that need the fewest first."""
+    existing = next(parent for parent in resolve_links(folder).parents if parent.exists())
+    room = shutil.disk_usage(existing).free * DISK_FRACTION
     fitting, recorded = [], set[int]()
     for job, teacher in sorted(arms, key=lambda arm: len(arm[1].needed)):
         recorded |= teacher.needed
@@ -144,12 +146,12 @@ def _has_snapshots_from(recorder: Job, first: int) -> bool:
 
 
 def restart_if_orphaned(job: Job) -> Job:
-    """Return the job; one that has begun to replay snapshots that are gone restarts, replaying nobody yet."""
+    """Return the job; if it has begun to replay snapshots that are gone, restart it without a replayed teacher."""
     recorder = job.spec.teacher_path
     if recorder is None or not job.begun or job.finished or job.diverged() or index_file(Path(recorder)).exists():
         return job
     if RunFolder(recorder).spec.exists() and not RunFolder(recorder).finished():
-        return job  # it will record
+        return job  # the recorder is not finished and will record
     return restart_without_teacher(job)
 
 
@@ -157,7 +159,7 @@ def restart_without_teacher(job: Job) -> Job:
     """Remove the folder of a job that replayed another run, and return the job, which trains its own teacher."""
     print_notice(f"{job.name} restarts: the teacher it replayed, in {job.spec.teacher_path}, is gone.")
     with RunFolder(job.folder).lock():
-        pass  # nobody trains it now
+        pass  # raises if a process trains the run now
     Folder(job.folder.parent).remove_tree(job.folder)
     return job._replace(spec=replace(job.spec, teacher_path=None))
 
@@ -179,39 +181,39 @@ def _recorded_roles(recorder: Job) -> list[str]:
 def replace_lost_recorders(
     jobs: Sequence[Job], by_folder: Mapping[str, Job], lost: LostRuns, gone: Collection[Path] = ()
 ) -> list[Job]:
-    """Return the jobs; those that replay a run that will not record for them replay its teacher trained alone.
+    """Return the jobs, in which a recorder that will not record any more is replaced by its teacher trained alone.
 
-    Such a run is `lost`, or its snapshots are `gone`; `by_folder` has all runs. Where the teacher itself diverged or
+    Such a recorder is `lost`, or its snapshots are `gone`; `by_folder` has all runs. If the teacher itself diverged or
     failed, every job that replays it is added to the lost.
     """
-    kept: dict[Path, Job] = {}
+    updated: dict[Path, Job] = {}
     for job in jobs:
         recorder = _recorder_to_replace(job, by_folder, {*lost, *gone})
         if recorder is None:
-            kept[job.folder] = job
+            updated[job.folder] = job
             continue
         teacher = teacher_job(recorder)
         _, error = lost.get(teacher.folder) or lost.get(recorder.folder) or (None, None)
         of_teacher = isinstance(error, Diverged) and error.role in _recorded_roles(recorder)
         if error is not None and (of_teacher or teacher.folder in lost):
-            # It replays the whole run again the next time, when the run may not fail.
+            # The next command lets it replay the recorder again, which may not fail then.
             again = replace(job.spec, teacher_path=str(resolve_links(recorder.folder)))
             _add_to_lost(job._replace(spec=again), error, lost)
             continue
         if not teacher.finished:
-            kept.setdefault(teacher.folder, teacher)
-        kept[job.folder] = job._replace(spec=replace(job.spec, teacher_path=str(resolve_links(teacher.folder))))
-    return [*kept.values()]
+            updated.setdefault(teacher.folder, teacher)
+        updated[job.folder] = job._replace(spec=replace(job.spec, teacher_path=str(resolve_links(teacher.folder))))
+    return [*updated.values()]
 
 
 def _recorder_to_replace(job: Job, by_folder: Mapping[str, Job], ended: Container[Path]) -> Job | None:
-    """Return the run whose teacher must be trained alone for a job to replay it, if there is one."""
+    """Return the recorder whose teacher must be trained alone so that a job can replay it, if there is one."""
     if job.spec.teacher_path is None:
         return None
     recorder = by_folder.get(job.spec.teacher_path)
     if recorder is not None:
         return recorder if recorder.folder in ended else None
-    path = Path(job.spec.teacher_path)  # of a teacher that is trained alone already
+    path = Path(job.spec.teacher_path)  # a teacher that is trained alone already
     return by_folder.get(str(path.parent)) if path == RunFolder(path.parent).teacher else None
 
 
@@ -228,24 +230,24 @@ def _add_to_lost(job: Job, error: UserError, lost: LostRuns) -> None:
 
 
 def jobs_to_begin(waiting: Sequence[tuple[int, Job]], running: Collection[Job], room: int) -> list[tuple[int, Job]]:
-    """Return the jobs to begin now, as many as there is room for; first those that do not wait for a running one."""
+    """Return the jobs to begin now, at most `room`; those that do not wait for a running job come first."""
     busy = {str(resolve_links(job.folder)) for job in running}
     ready = [(number, job) for number, job in waiting if _can_begin(job, busy)]
     return sorted(ready, key=lambda numbered: numbered[1].spec.teacher_path in busy)[:room]
 
 
 def _can_begin(job: Job, busy: Container[str]) -> bool:
-    """Return whether the teacher that a job replays is recorded, or is being recorded and has come far enough."""
+    """Return whether the snapshots that a job replays are recorded, or its first one is while others follow."""
     if job.spec.teacher_path is None:
         return True
     run = Path(job.spec.teacher_path)
-    first = RunSnapshots(run, "*").file(job.first)
-    there = index_file(run).exists() if job.first == 0 else any(run.glob(str(first.relative_to(run))))
+    first = RunSnapshots(run, "*").file(job.first_update)
+    there = index_file(run).exists() if job.first_update == 0 else any(run.glob(str(first.relative_to(run))))
     return RunFolder(run).finished() or (job.spec.teacher_path in busy and there)
 
 
 def locate_recorder(teacher_path: str, out: Path) -> Path:
-    """Return where a replayed run lies now, when the folder of the whole comparison may have been moved."""
+    """Return the present path of a replayed run; the folder of the whole comparison may have been moved."""
     path = Path(teacher_path)
     here = (out.resolve().joinpath(*path.parts[-last:]) for last in (2, 3))
     return path.resolve() if path.exists() else next((run for run in here if run.exists()), path)
@@ -254,14 +256,14 @@ def locate_recorder(teacher_path: str, out: Path) -> Path:
 ReplayingRuns = Mapping[Path, Collection[Path]]
 """runs whose snapshots may be removed -> the runs that replay them"""
 LATER = 10**9 - 1
-"""than any update"""
+"""upper bound of all updates: their file names have nine digits"""
 
 
 def find_replaying_runs(out: Path, jobs: Sequence[Job]) -> ReplayingRuns:
-    """Return which runs in the folder of a comparison replay which; some of its arms may not be among the jobs.
+    """Return the recorded runs in a comparison's folder, each with the runs that replay it, also of arms without a job.
 
-    Runs that keep their snapshots are left out. Where a spec cannot be read nothing is returned: that run may replay
-    any other, or keep its snapshots.
+    Runs that keep their snapshots are left out. If a spec cannot be read, the result is empty: that run may replay any
+    other, or keep its snapshots.
     """
     try:
         specs = {file.parent: read_spec(file) for file in out.glob("*/*/spec.json")}
@@ -274,7 +276,7 @@ def find_replaying_runs(out: Path, jobs: Sequence[Job]) -> ReplayingRuns:
         recorder = None if spec.teacher_path is None else locate_recorder(spec.teacher_path, out)
         if recorder is not None and recorder.is_relative_to(out.resolve()):
             replaying.setdefault(recorder, []).append(run)
-            if _is_teacher_alone(recorder):  # the run that it is within has recorded it, too
+            if _is_teacher_alone(recorder):  # the run around it has recorded it, too
                 replaying.setdefault(recorder.parent, []).append(run)
     keep = {run.resolve() for run, spec in specs.items() if spec.engine.keep_path}
     return {recorder: runs for recorder, runs in replaying.items() if not {recorder, recorder.parent} & keep}

@@ -253,9 +253,9 @@ def make_stream(spec: RunSpec, data: RunData, rank: int, ranks: int) -> Stream:
 def _resolve_engine(engine: EngineSpec) -> EngineSpec:
     """Set the threads, and refuse what this machine cannot do: a spec may have been written on another one."""
     check_threads(engine.threads)
-    check_count("workers", engine.workers, least=64)
+    check_count("workers", engine.workers, always_allowed=64)
     if not torch.cuda.is_available():
-        check_count("devices", engine.devices, least=64)
+        check_count("devices", engine.devices, always_allowed=64)
     share = max(1, torch.get_num_threads() // (2 if engine.pipeline else engine.devices))
     return replace(engine, threads=engine.threads or share)
 

@@ -46,7 +46,7 @@ class SeededBatchSampler(Order, Sampler[list[SeededRow]]):
     """
 
     def __new__(cls, *args: Any, **options: Any) -> SeededBatchSampler:
-        # With several processes, Lightning makes any batch sampler anew around a sampler of its own.
+        # With several processes, Lightning makes a new batch sampler of the same class, around a sampler of its own.
         if args and isinstance(args[0], Sampler):
             raise UserError(
                 f"Seeded batches have an order of their own, and take no {type(args[0]).__name__}: give "

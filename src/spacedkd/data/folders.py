@@ -130,7 +130,7 @@ CLASS_FOLDERS = Reader(
 IGNORED_FILES = {"thumbs.db", "desktop.ini"}
 """files that operating systems put into folders"""
 MOST_OTHER_FILES = 256
-"""a folder whose first files are so many that are no images holds something else, and is refused"""
+"""number of files other than images, before the first image, from which a folder is refused"""
 _IMAGE_SUFFIXES = tuple(
     ".jpg .jpeg .jpe .jfif .jp2 .png .bmp .gif .webp .avif .tif .tiff .ppm .pgm .pbm .pnm .tga".split()
 )
@@ -160,7 +160,7 @@ class ImageFinder:
     def notes(self) -> tuple[str, ...]:
         """Return a sentence on the files that were skipped, if any were."""
         count = pluralize(len(self._skipped), "file")
-        return (f"Skipped {count} beside the images, first: {self._skipped[0]}.",) if self._skipped else ()
+        return (f"Skipped {count} other than images, first: {self._skipped[0]}.",) if self._skipped else ()
 
 
 def refuse_system_folder(folder: Path) -> None:
@@ -174,7 +174,7 @@ def refuse_system_folder(folder: Path) -> None:
 def files_below(folder: Path) -> Iterator[str]:
     """Yield all files below a folder that are not hidden, always in the same order.
 
-    Links are followed, to files and to folders; a link to a folder that it lies in is refused.
+    Links to files and to folders are followed; a link to a folder that contains it is refused.
     """
     parents = (parent for path in (folder.absolute(), folder.resolve()) for parent in path.parents)
     waiting, others = [(str(folder), frozenset(map(_identity, parents)))], 0
@@ -184,7 +184,7 @@ def files_below(folder: Path) -> Iterator[str]:
         identity = _identity(path)
         if identity in above:
             raise UserError(
-                f"{path} is a link to a folder that it lies in, so its images would count again and again: remove it."
+                f"{path} is a link to a folder that contains it, so its images would count again and again: remove it."
             )
         for name in files:
             if others < MOST_OTHER_FILES:  # until the first image, which ends the count

@@ -1,7 +1,7 @@
 """Datasets of Hugging Face: on the hub, or saved to disk by `datasets`.
 
 No script of a dataset is ever run: `datasets` 4, the oldest version that is installed, has no way to. The hub gets a
-few seconds to answer, so that nobody waits for one that cannot be reached.
+few seconds to answer, so that a hub that cannot be reached costs no more.
 """
 
 import logging
@@ -23,7 +23,7 @@ ANSWER_SECONDS = 5.0
 NAME = re.compile(r"\w[\w.-]*/[\w.-]+(:[\w.-]+)?")
 """owner/name, or owner/name:configuration"""
 LOCAL_FOLDERS = ("data", "datasets", "images", "runs")
-"""names of folders that nobody means as an owner on the hub"""
+"""names of folders that are never taken for an owner on the hub"""
 
 
 def read_hub(spec: DataSpec) -> RawDataset:

@@ -38,13 +38,13 @@ from spacedkd.runtime.processes import total_memory
 
 
 MOST_PIXELS = 1 << 27
-"""of one image, as its header declares them: 134 million, 0.4 GB as RGB"""
+"""largest number of pixels of an image, as its header declares them: 134 million, 0.4 GB as RGB"""
 MOST_ENCODED_BYTES = 1 << 28
-"""of one encoded image"""
+"""largest size of an encoded image"""
 MOST_TEXT_BYTES = 1 << 26
-"""of a list of classes or of annotations"""
+"""largest size of a list of classes or of annotations"""
 MOST_ARRAY_BYTES = 32 << 30
-"""of the arrays of an .npz, or of a table, in memory; and never more than the machine has"""
+"""largest size of the arrays of an .npz, or of a table, in memory; never more than the machine has"""
 
 
 def open_ordinary(path: str | Path) -> BinaryIO:
@@ -82,7 +82,7 @@ class ImageColumn:
     column: pa.Array | pa.ChunkedArray
     rows: Tensor  # [N] int64
     table: str | None = None
-    """what messages call the table; None for image files"""
+    """name of the table in messages; None for image files"""
     files: tuple[str, ...] = ()
     """the files that hold the table"""
 
@@ -114,7 +114,7 @@ class ImageColumn:
         return str(self.column[row]) if self.table is None else f"row {row} of {self.table}"
 
     def stamp(self) -> str | None:
-        """Return a digest that changes whenever a file of the column does; None if it lies in no file."""
+        """Return a digest that changes whenever a file of the column does; None if there is no file."""
         digest, here = hashlib.sha256(), Path.cwd()
         paths = self.column.to_pylist() if self.table is None else [*self.files, *self._elsewhere()]
         for path in paths:
@@ -143,7 +143,7 @@ def digest_of_bytes(data: bytes) -> bytes:
 
 
 _PILLOW_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error)
-"""what Pillow raises for images that it cannot decode; a broken PNG is a SyntaxError"""
+"""errors of Pillow for images that it cannot decode; a broken PNG is a SyntaxError"""
 
 
 def decode(data: bytes, smaller: bool = False) -> Image.Image:
@@ -181,7 +181,7 @@ _TRANSPOSE = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""what makes an image upright, by its EXIF orientation; 1 is upright"""
+"""EXIF orientation -> transposition that makes the image upright; 1 is upright"""
 _METADATA = {"exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"}
 
 
@@ -209,7 +209,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         return Image.fromarray((np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.mode in ("I", "F"):
         kind = "32-bit whole" if image.mode == "I" else "floating-point"
-        raise BadImage(f"has {kind} numbers for pixels, and nobody says what is white: save it with 8 or 16 bits")
+        raise BadImage(f"has {kind} numbers for pixels, and its white is not known: save it with 8 or 16 bits")
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert("RGB")
@@ -260,7 +260,7 @@ def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class ImageSet(ABC):
-    """N labelled images, and how they become the inputs of a network without random changes."""
+    """N labelled images, and how they become the inputs of a network without augmentation."""
 
     pixels: Any  # a tensor, or an ImageColumn
     labels: Tensor  # [N] int64
@@ -338,7 +338,7 @@ class Images(ImageSet):
 
 
 class Signals(Images):
-    """Signals in memory: floats, which a network is shown as they are."""
+    """Signals in memory: floats, which are given to a network unchanged."""
 
     pixels: Tensor  # [N, C, H, W] float32
 

@@ -14,7 +14,7 @@ Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 class DataInfo(NamedTuple):
-    """All that a network is built from: two inputs, the names of the classes, and the normalisation of images."""
+    """Facts that a network is built from: two inputs, the names of the classes, and the normalisation of images."""
 
     sample: Inputs
     """two inputs, as a network is evaluated on them"""
@@ -79,7 +79,7 @@ def to_device(inputs: Inputs, device: torch.device, channels_last: bool = False)
 
 
 def cast_floats(inputs: Inputs, dtype: torch.dtype) -> Inputs:
-    """Cast floating-point tensors to another precision; whole numbers, such as tokens, stay what they are."""
+    """Cast floating-point tensors to another precision; whole numbers, such as tokens, are not changed."""
     return map_tensors(inputs, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 

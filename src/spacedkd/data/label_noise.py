@@ -2,7 +2,7 @@
 
 Which labels are wrong, and what they become, is a property of the data. Two numbers are drawn for every row of the
 dataset, from a fixed seed: its place in a queue, and the class that would replace its own. Of n labels of a class, the
-first ones in the queue are replaced, so many that round(part * n) are wrong in all, spread evenly over the classes. So
+first ones in the queue are replaced; in all round(part * n) are wrong, spread evenly over the classes. So
 
     every seed, schedule, process and worker    sees the same wrong labels
     a larger part                               keeps the wrong labels of a smaller one, but for rounding

@@ -1,4 +1,4 @@
-"""MNIST-1D: signals of 40 points in ten classes, generated, so that there are as many to test on as one likes.
+"""MNIST-1D: signals of 40 points in ten classes, generated in any number.
 
 Greydanus and Kobak, "Scaling down deep learning with MNIST-1D", arXiv 2011.14439. Each digit has a template of 12
 points. An item is the template of its digit
@@ -40,9 +40,9 @@ _TEMPLATES = np.array(
     ]
 )
 _POINTS, _LENGTH, _SAMPLES = 12, 72, 40
-"""of a template, of a signal while it is made, and of an item"""
+"""lengths of a template, of a signal while it is made, and of an item"""
 _MEAN, _STD = -0.00607, 0.15470
-"""of the points of a million items before this normalisation"""
+"""mean and standard deviation of the points of a million items before this normalisation"""
 
 
 def generate(count: int, split: str) -> tuple[np.ndarray, np.ndarray]:

@@ -28,7 +28,7 @@ BATCH_ROWS = 1024
 
 
 class Table(NamedTuple):
-    """A split of a dataset as an Arrow table, and the files it lies in."""
+    """A split of a dataset as an Arrow table, and the files of the table."""
 
     columns: pa.Table
     files: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Images read once: decoded into memory where they fit, else only checked; both are cached on disk.
+"""Cache of images on disk: pixels decoded into one array if they fit into memory, else the result of a check.
 
 `load_images` makes the images of a split. Decoded pixels are cached in ~/.cache/spacedkd/pixels, where all processes
 map the same file; the results of `check_images` in ~/.cache/spacedkd/checked. Both caches are keyed by the names, sizes
@@ -52,9 +52,9 @@ MEMORY_LIMIT = 4 << 30
 MANY_IMAGES = 2000
 """fewer images are not cached: reading them takes a second"""
 CACHE_BYTES = 32 << 30
-"""the pixels that were not used for the longest make room"""
+"""largest size of the cache; pixels that were not used for the longest time are removed"""
 FREE_SPACE_FACTOR = 2
-"""so many times the bytes to be written must be free on the disk"""
+"""free disk space that is needed, as a multiple of the bytes to be written"""
 
 Reasons = dict[int, str]
 """index of an image -> why it cannot be read"""
@@ -236,7 +236,7 @@ def _fill_memory(shape: tuple[int, ...], fill: Fill) -> tuple[Tensor, Reasons]:
 
 
 def _fill_cache(path: Path, shape: tuple[int, ...], fill: Fill) -> tuple[Tensor, Reasons]:
-    """Let one of several processes fill the cache while the others wait, and return what is in it then."""
+    """Let one of several processes fill the cache while the others wait, and return its contents."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.with_suffix(".lock"))  # which a kill releases
     try:
@@ -261,7 +261,7 @@ def _write_cache(path: Path, shape: tuple[int, ...], fill: Fill) -> None:
     _make_room(path.parent, int(np.prod(shape)))
     with write_whole(path) as unfinished:
         pixels = np.lib.format.open_memmap(unfinished, "w+", np.uint8, shape)
-        if hasattr(os, "posix_fallocate"):  # a full disk would kill whoever writes to a map of it
+        if hasattr(os, "posix_fallocate"):  # else a full disk would kill the process that writes to the map
             with unfinished.open("r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, unfinished.stat().st_size)
         bad = fill(pixels)
@@ -300,7 +300,7 @@ def load_pixels(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, Reasons
         return None
     try:
         record = read_json(record_path)
-        pixels: np.ndarray = np.load(path, mmap_mode="c")  # copy on write: nobody can change what others see
+        pixels: np.ndarray = np.load(path, mmap_mode="c")  # copy on write: no process can change the pixels of others
         bad = record["bad"]
         if pixels.shape == shape and pixels.dtype == np.uint8 and record == pixel_record(pixels, bad):
             return pixels, {int(index): str(reason) for index, reason in bad.items()}
@@ -313,7 +313,7 @@ def load_pixels(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, Reasons
 
 
 def pixel_record(pixels: np.ndarray, bad: Mapping[Any, str] | None = None) -> dict[str, Any]:
-    """Return the record that is written beside cached pixels, last of all: checksums, and why some are missing."""
+    """Return the record of cached pixels, written after them: checksums, and the reasons for missing images."""
     reasons = {str(index): reason for index, reason in (bad or {}).items()}
     bad_checksum = zlib.crc32(json.dumps(reasons, sort_keys=True).encode())
     return {"checksum": _checksum_pixels(pixels), "bad": reasons, "bad_checksum": bad_checksum}

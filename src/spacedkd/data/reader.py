@@ -1,4 +1,4 @@
-"""A dataset reader: all that is known about one way in which a dataset can lie on disk.
+"""A dataset reader: everything about one format of datasets on disk.
 
 A new reader is one file that makes a `Reader`, and one entry in `sources.READERS`. Loading, `spacedkd list data`, the
 messages for unknown data and unread options, and the tables of docs/data.md (a test compares them) follow from it:
@@ -44,23 +44,23 @@ class Reader:
     """
 
     name: str
-    """what a user gives to --data: a name such as `digits`, or the form of a path such as `FILE.npz`"""
+    """value of --data: a name such as `digits`, or the form of a path such as `FILE.npz`"""
     about: str
-    """what the dataset is, in the words of `spacedkd list data`"""
+    """description of the dataset in `spacedkd list data`"""
     docs: str
-    """where the images are looked for, or what they must look like, in the words of docs/data.md"""
+    """place or form of the images in docs/data.md"""
     read: Callable[[DataSpec], RawDataset]
     """finds the images of a spec and their labels; decodes nothing"""
     recognises: Callable[[str], bool] | None = None
-    """whether a source that is neither the name nor a file with the suffix is for this reader"""
+    """returns whether this reader reads a source that is neither the name nor a file with the suffix"""
     suffix: str | None = None
     """the suffix of the files that it reads"""
     options: tuple[str, ...] = ()
-    """the fields of a DataSpec that it reads besides `source`; one that no reader of a source reads is refused"""
+    """the fields of a DataSpec that it reads besides `source`; a field that no reader of a source reads is refused"""
     signals: bool = False
-    """whether its items are signals, floats that are neither resized nor augmented, and no images"""
+    """True if its items are not images but signals: floats that are neither resized nor augmented"""
     augmentation: str | None = None
-    """the augmentation of training images where the user names none; None decides by the size of an image"""
+    """default augmentation of training images; None decides by the size of an image"""
 
     @property
     def is_named(self) -> bool:
@@ -144,8 +144,8 @@ def check_test_split(raw: RawDataset, spec: DataSpec) -> None:
     """Refuse a dataset without a test split, and a test_part for one that has a test split."""
     if raw.test is None and spec.test_part is None:
         raise UserError(
-            f"{raw.location} has no split to test on: add one called val or test beside {raw.train.name}, name it with "
-            "--test-split, or use a fifth of the images for testing with --test-part 0.2."
+            f"{raw.location} has no split to test on: add one called val or test next to {raw.train.name}, name it "
+            "with --test-split, or use a fifth of the images for testing with --test-part 0.2."
         )
     if raw.test is not None and spec.test_part is not None:
         raise UserError(f"{raw.location} has a split to test on, {raw.test.name}: leave out --test-part.")

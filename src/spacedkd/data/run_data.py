@@ -1,7 +1,7 @@
 """The data of a run: what it trains on, what it is evaluated on, and how both are cut from a dataset.
 
-Which images are used for what does not depend on the seed of a run, so that runs stay comparable. A digest tells
-whether other data lies behind the same name. It is made of the names, sizes and labels of all images and of the
+The splits do not depend on the seed of a run, so that runs stay comparable. A digest shows whether the data of a name
+has changed. It is made of the names, sizes and labels of all images and of the
 contents of some of them, so that a million files take seconds.
 """
 
@@ -39,7 +39,7 @@ from spacedkd.runtime.seeds import seed_for
 
 @dataclass(frozen=True)
 class RunData:
-    """The data of a run: its splits, as images or as items of a user's datasets, and how training images are varied."""
+    """The data of a run: its splits, as images or as items of a user's datasets, and the training augmentation."""
 
     train: Images | Encoded | Items
     test: Images | Encoded | Items
@@ -52,7 +52,7 @@ class RunData:
     notes: tuple[str, ...] = ()
     """sentences for the user"""
     augmentation: Augmentation = BatchWise()
-    """of training images; a user's datasets vary their items themselves"""
+    """augmentation of training images; users' datasets augment their items themselves"""
     mix: Mix | None = None
     """mixup and cutmix of training images"""
     digest: Digest = field(default_factory=dict)
@@ -64,14 +64,14 @@ class RunData:
 
     @cached_property
     def info(self) -> DataInfo:
-        """All that a network is built from."""
+        """Facts of the data that a network is built from."""
         if isinstance(self.train, Items):
             return DataInfo(self.test.inputs_and_labels(torch.arange(2) % len(self.test))[0], self.class_names)
         normalisation = None if isinstance(self.train, Signals) else (self.train.mean, self.train.std)
         return DataInfo(self.train.inputs(torch.arange(2)), self.class_names, normalisation)
 
     def samples(self) -> list[Inputs]:
-        """Return two training inputs and two test inputs, without random changes."""
+        """Return two training inputs and two test inputs, without augmentation."""
         return [split.inputs_and_labels(torch.arange(2) % len(split))[0] for split in (self.train, self.test)]
 
     @property
@@ -131,9 +131,9 @@ class RunData:
         return replace(self, train=train, holdout=holdout).with_repeated()
 
     def with_label_noise(self, part: float) -> RunData:
-        """Return the data with this part of the training labels replaced by other classes, as `label_noise` says.
+        """Return the data with this part of the training labels replaced by other classes; see `label_noise`.
 
-        Labels to test on and held-out ones stay. The digest tells the labels that are trained on.
+        Test labels and held-out ones are not changed. The digest covers the changed labels.
         """
         if not part:
             return self

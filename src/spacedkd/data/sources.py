@@ -96,11 +96,11 @@ class Library:
         return data
 
     def read(self, spec: DataSpec) -> RawDataset:
-        """Return the dataset of a spec as it lies on disk, nothing decoded."""
+        """Return the dataset of a spec as it is on disk; nothing is decoded."""
         return _recent(self._raw, _raw_key(spec), lambda: self._choose_reader(spec.source).read(spec))
 
     def resolve(self, spec: DataSpec) -> DataSpec:
-        """Return the spec with its augmentation, the random changes and the image size that it leaves open.
+        """Return the spec with its augmentation, with the transforms and the image size that it leaves open.
 
         Refuses options that the reader of its source does not read, and changes of an augmentation that has none.
         """

@@ -4,7 +4,7 @@ The one idea: `stream.batch(step)` is a pure function of the step. Called again,
 on another device, it gives the same bits, because everything random in it is seeded by (seed, step) and nothing else:
 
     order of an epoch       seed_for(seed, "order", epoch)          a permutation of all rows
-    random changes          seed_for(seed, "augment", step, view)   drawn for the whole global batch
+    augmentation            seed_for(seed, "augment", step, view)   drawn for the whole global batch
     mixup and cutmix        seed_for(seed, "mix", step)
 
 That is why a student that replays its teacher's steps needs no buffer of old batches, however long the interval, and
@@ -48,7 +48,7 @@ class Stream(Protocol):
     def batch(self, step: int, view: int = 0) -> Batch:
         """Return this rank's slice of the global batch of `step`.
 
-        Another `view` holds the same images in the same order, with other random changes.
+        Another `view` holds the same images in the same order, with another augmentation.
         """
         ...
 
@@ -73,7 +73,7 @@ class Batch(NamedTuple):
         return Batch(inputs, labels, indices, tuple(other.to(device, channels_last) for other in self.others))
 
     def parts(self, count: int) -> list[Batch]:
-        """Return the batch cut into `count` parts of nearly equal size, in order; all views are cut alike.
+        """Return the batch cut into `count` parts of nearly equal size, in order; all views are cut in the same way.
 
         >>> [part.indices.tolist() for part in Batch(torch.zeros(5, 1), torch.zeros(5), torch.arange(5)).parts(2)]
         [[0, 1], [2, 3, 4]]
@@ -88,7 +88,7 @@ class Batch(NamedTuple):
 
 
 class View(NamedTuple):
-    """A step, and which view of its batch: views hold the same images under other random changes."""
+    """A step, and which view of its batch: views hold the same images with different augmentation."""
 
     step: int
     view: int = 0
@@ -105,7 +105,7 @@ class GlobalBatch(NamedTuple):
     positions: Tensor
     """[b] int64, the positions in `rows` that belong to this rank"""
     seed: int
-    """of all random changes at this step and view"""
+    """seed of the augmentation at this step and view"""
 
     @property
     def own_rows(self) -> Tensor:
@@ -122,8 +122,8 @@ class Order:
         seed: seed of the run.
         drop_last: whether the last, smaller batch of an epoch is left out.
         rank, ranks: which slice of every batch this process gets.
-        items: what messages call the items.
-        least: the fewest items a rank may get in a batch; BatchNorm needs two.
+        item_name: the items' name in messages, in the plural.
+        min_per_rank: the fewest items a rank may get in a batch; BatchNorm needs two.
     """
 
     def __init__(
@@ -135,8 +135,8 @@ class Order:
         drop_last: bool = False,
         rank: int = 0,
         ranks: int = 1,
-        items: str = "items",
-        least: int = 1,
+        item_name: str = "items",
+        min_per_rank: int = 1,
     ) -> None:
         if batch_size < 1:
             raise UserError(f"batch_size must be at least 1, got {batch_size}.")
@@ -145,11 +145,11 @@ class Order:
         self.steps_per_epoch = count // batch_size if drop_last else -(-count // batch_size)
         if self.steps_per_epoch == 0:
             raise UserError(
-                f"{count} training {items} do not fill one batch of {batch_size}: use --batch-size {count}."
+                f"{count} training {item_name} do not fill one batch of {batch_size}: use --batch-size {count}."
             )
         smallest = self.size(self.steps_per_epoch - 1)
-        if smallest < least * ranks:
-            raise last_batch_error(smallest, items, batch_size, ranks, least)
+        if smallest < min_per_rank * ranks:
+            raise last_batch_error(smallest, item_name, batch_size, ranks, min_per_rank)
 
     def size(self, step: int) -> int:
         """Return the number of items in the global batch of `step`."""
@@ -172,12 +172,12 @@ def _epoch_order(count: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed_for(seed, "order", epoch)))
 
 
-def last_batch_error(smallest: int, items: str, batch_size: int, ranks: int, least: int = 2) -> UserError:
+def last_batch_error(smallest: int, item_name: str, batch_size: int, ranks: int, min_per_rank: int = 2) -> UserError:
     """Return the error for a last batch of an epoch with too few items for all ranks."""
     return UserError(
-        f"The last batch of an epoch has {smallest} {items.removesuffix('s')}(s) for {ranks} device(s), and "
-        f"{'BatchNorm needs two on each' if least > 1 else 'each needs one'}: use "
-        f"{'a larger' if batch_size < least * ranks else '--drop-last or another'} --batch-size."
+        f"The last batch of an epoch has {smallest} {item_name.removesuffix('s')}(s) for {ranks} device(s), and "
+        f"{'BatchNorm needs two on each' if min_per_rank > 1 else 'each needs one'}: use "
+        f"{'a larger' if batch_size < min_per_rank * ranks else '--drop-last or another'} --batch-size."
     )
 
 
@@ -199,17 +199,17 @@ class ShuffledStream(Order, ABC):
 
 
 class TrainingStream(ShuffledStream):
-    """Shuffled batches of images with random changes; one rank's slice of each global batch.
+    """Shuffled batches of augmented images; one rank's slice of each global batch.
 
     Args:
         images: the images to train on.
         batch_size: images in a batch of all ranks together.
         seed: seed of the run.
-        augment: an augmentation, or the changes of a batch-wise one; None leaves the images as they are.
+        augment: an augmentation, or the settings of a batch-wise one; None leaves the images as they are.
         drop_last: whether the last, smaller batch of an epoch is left out.
         rank, ranks: which slice of every batch this process gets.
         mix: mixup and cutmix, on top of the augmentation.
-        label_smoothing: share of each label that goes to all classes alike.
+        label_smoothing: share of each label that is spread evenly over all classes.
     """
 
     def __init__(
@@ -226,7 +226,14 @@ class TrainingStream(ShuffledStream):
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__(
-            len(images), batch_size, seed, drop_last=drop_last, rank=rank, ranks=ranks, items="images", least=2
+            len(images),
+            batch_size,
+            seed,
+            drop_last=drop_last,
+            rank=rank,
+            ranks=ranks,
+            item_name="images",
+            min_per_rank=2,
         )
         self.images, self.mix, self.label_smoothing = images, mix, label_smoothing
         self.augmentation = BatchWise(augment or AugmentSpec()) if isinstance(augment, AugmentSpec | None) else augment
@@ -266,7 +273,7 @@ class DatasetStream(ShuffledStream):
         collate: makes a batch of a list of items; torch's default if None.
         drop_last: whether the last, smaller batch of an epoch is left out.
         rank, ranks: which slice of every batch this process gets.
-        label_smoothing: share of each label that goes to all classes alike; needs `classes`.
+        label_smoothing: share of each label that is spread evenly over all classes; needs `classes`.
         classes: number of classes; labels are checked to be below it.
     """
 
@@ -314,19 +321,19 @@ def smooth_labels(labels: Tensor, classes: int, smoothing: float) -> Tensor:
 # Batches in sequence, prepared by worker processes
 
 
-def batches(stream: Stream, turns: Iterable[Sequence[View]], workers: int = 0) -> Generator[Batch, None, None]:
-    """Yield the batch of each turn, in that order; `workers` processes prepare them ahead of time.
+def batches(stream: Stream, view_lists: Iterable[Sequence[View]], workers: int = 0) -> Generator[Batch, None, None]:
+    """Yield one batch for each list of views, in that order; `workers` processes prepare them ahead of time.
 
-    A turn is a list of views: the first is the batch itself, the rest become its `others`.
+    The first view of a list is the batch itself, the rest become its `others`.
     """
-    return _load_turns(stream.batch, turns, workers)
+    return _load_views(stream.batch, view_lists, workers)
 
 
 def evaluation_batches(split: ImageSet | Items, batch_size: int, workers: int = 0) -> Iterator[Batch]:
-    """Yield every item once, in order and without random changes; `workers` help only where loading takes time."""
+    """Yield every item once, in order and without augmentation; `workers` are used only if loading takes time."""
     rows = torch.arange(len(split)).split(batch_size)
-    turns = ([(number,)] for number in range(len(rows)))
-    return _load_turns(partial(_evaluation_batch, split, rows), turns, 0 if split.instant else workers)
+    numbers = ([(number,)] for number in range(len(rows)))
+    return _load_views(partial(_evaluation_batch, split, rows), numbers, 0 if split.instant else workers)
 
 
 def _evaluation_batch(split: ImageSet | Items, rows: Sequence[Tensor], number: int) -> Batch:
@@ -334,16 +341,16 @@ def _evaluation_batch(split: ImageSet | Items, rows: Sequence[Tensor], number: i
     return Batch(inputs, labels, rows[number])
 
 
-def _load_turns(
-    load: Callable[..., Batch], turns: Iterable[Sequence[Any]], workers: int
+def _load_views(
+    load: Callable[..., Batch], view_lists: Iterable[Sequence[Any]], workers: int
 ) -> Generator[Batch, None, None]:
-    dataset = _TurnDataset(load)
+    dataset = _ViewsDataset(load)
     if workers == 0:
-        return _raise_errors(map(dataset.__getitem__, turns))
+        return _raise_errors(map(dataset.__getitem__, view_lists))
     loader = DataLoader(
         dataset,
         batch_size=None,
-        sampler=turns,
+        sampler=view_lists,
         collate_fn=_identity,
         num_workers=workers,
         worker_init_fn=partial(_start_worker, os.getpid()),
@@ -352,8 +359,8 @@ def _load_turns(
     return _raise_errors(iter(loader))
 
 
-class _TurnDataset(Dataset[Batch | UserError]):
-    """The dataset behind a DataLoader of turns: an item is the batch of a turn, or the user's error in making it."""
+class _ViewsDataset(Dataset[Batch | UserError]):
+    """The dataset of a DataLoader: an item is the batch of a list of views, or the user's error in making it."""
 
     def __init__(self, load: Callable[..., Batch]) -> None:
         self.inherited = Inherited()  # the first attribute: a worker that is not forked needs it to read the others

@@ -1,4 +1,4 @@
-"""Random changes of training images, and the augmentations that users know by name.
+"""Augmentation of training images: crops, flips, mixup and the augmentations that users know by name.
 
 Batch-wise augmentations (`BatchWise`) draw for a whole batch at once and run on any device. The others (`ImageByImage`)
 use the transforms of torchvision and timm on one image after the other; those draw from global generators, which are
@@ -250,7 +250,7 @@ Transform = Callable[[Image.Image], Tensor]
 
 @dataclass(frozen=True)
 class ImageByImage:
-    """A transform of single images, held by name so that it can be sent to another process."""
+    """A transform of single images, stored by its name so that it can be sent to another process."""
 
     name: str
     size: int
@@ -352,7 +352,7 @@ class NamedAugmentation(NamedTuple):
     """An augmentation that users know by name; it has either batch-wise changes or a transform of single images."""
 
     about: str
-    """what it does, in the words of `spacedkd list augmentations`"""
+    """description in `spacedkd list augmentations`"""
     augment: AugmentSpec | None = None
     """the batch-wise changes"""
     transform: Callable[[int], Transform] | None = None
@@ -360,18 +360,18 @@ class NamedAugmentation(NamedTuple):
     normalisation: Normalisation | None = None
     """mean and standard deviation; None measures those of the training images"""
     size: int | None = None
-    """the image size where the user names none; None keeps that of the data"""
+    """default image size; None keeps that of the data"""
     shorter: float | None = 1.0
-    """in evaluation, the length of the shorter side before the middle is cut out, in units of the image size; None
-    squeezes both sides to the image size"""
+    """length of the shorter side in evaluation, before the center crop, in units of the image size; None squeezes both
+    sides to the image size"""
     fits_first: bool = True
-    """whether training images are resized once, before the random changes"""
+    """True if training images are resized once, before they are augmented"""
     adjustable: bool = True
-    """whether --crop, --flip and --rotate may change it"""
+    """True if --crop, --flip and --rotate may change it"""
     crops_an_eighth: bool = False
-    """whether the crop is an eighth of the side of the images, once that is known"""
+    """True if the crop is an eighth of the side of the images, once that is known"""
     torch_only: bool = False
-    """whether its transform draws from torch's global generator alone"""
+    """True if its transform draws from torch's global generator alone"""
 
     def fit(self, size: int) -> Fit:
         """Return the resizing for evaluation, which batch-wise augmentations also do before their changes."""
@@ -417,7 +417,7 @@ DATA_DEPENDENT = {
     "paper": "what the paper's code has for the data: cifar for photographs of 32 px, tiny-imagenet of 64, imagenet",
     "paper-self": "what its self KD has: self-cifar in place of cifar, else the same",
 }
-"""names that stand for another augmentation, which is decided when the data is known"""
+"""names of augmentations that are chosen by the data -> description"""
 PAPER_SIZES = {(32, 32): "cifar", (64, 64): "tiny-imagenet"}
 """the augmentation of the paper's small photographs, by width and height"""
 

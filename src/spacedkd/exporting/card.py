@@ -1,7 +1,7 @@
 """The model card of an exported student: what it is, its accuracy, how to open it and how to train it again.
 
 Every number says which epoch, head, seed and images it is of. The part between the dashes is read by the hub. Names and
-texts from the run's files are shown as they stand: they bring no Markdown, HTML or control characters into the card.
+texts from the run's files are shown literally: they bring no Markdown, HTML or control characters into the card.
 """
 
 import json

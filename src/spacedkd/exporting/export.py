@@ -69,7 +69,7 @@ def export(
 
 
 def write(request: ExportRequest, run: Run, network: MakeModule | None = None, trust_code: bool = False) -> Exported:
-    """Export a run as a request asks, which was checked."""
+    """Export a run by a request that was checked."""
     folder = RunFolder(request.run)
     folder.check_links()
     source = folder.average if request.average else folder.best if request.best else folder.student

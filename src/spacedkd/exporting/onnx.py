@@ -1,4 +1,4 @@
-"""A network as ONNX, compared with what torch says before anybody relies on it."""
+"""Write a network as ONNX, and compare its logits with those of torch before the file is kept."""
 
 import json
 import warnings
@@ -14,14 +14,14 @@ from spacedkd.runtime.errors import UserError, error_sentence
 
 NAME = "model.onnx"
 TOLERANCE = 1e-3
-"""the largest difference that is borne, for logits up to 1; for larger ones in proportion"""
+"""largest difference that is accepted, for logits up to 1; for larger ones it grows in proportion"""
 _BATCHES = (1, 3)
 _ONE_FILE = 1 << 30
-"""bytes of weights beyond which they lie beside the file, because no ONNX file can hold more than two gigabytes"""
+"""largest size of weights within the file; larger ones get a file of their own: ONNX allows at most two gigabytes"""
 
 
-class Logits(nn.Module):
-    """A network that answers with logits alone."""
+class LogitsOnly(nn.Module):
+    """A plain network that returns its logits alone; `models.classifier.Logits` is the same for a `Classifier`."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -31,12 +31,12 @@ class Logits(nn.Module):
         return logits_and_features(self.network(images), "the student")[0]
 
 
-def write_onnx(network: nn.Module, shape: tuple[int, ...], path: Path, said: Mapping[str, Any]) -> float:
-    """Write a network for inputs [batch, *shape] of any batch; gives the largest difference to torch's logits.
+def write_onnx(network: nn.Module, shape: tuple[int, ...], path: Path, metadata: Mapping[str, Any]) -> float:
+    """Write a network for inputs [batch, *shape] of any batch size; return the largest difference to torch's logits.
 
-    `said` goes into the file's metadata. A file that says something else than torch is refused, and not written.
+    A network whose ONNX form gives other logits than torch is refused: nothing is exported then.
     """
-    logits = Logits(network).float().eval()
+    logits = LogitsOnly(network).float().eval()
     batch = torch.export.Dim("batch")
     try:
         with warnings.catch_warnings(), torch.no_grad():
@@ -51,19 +51,19 @@ def write_onnx(network: nn.Module, shape: tuple[int, ...], path: Path, said: Map
                 verbose=False,
             )
         assert made is not None
-        made.model.metadata_props.update({key: _as_text(value) for key, value in said.items()})
+        made.model.metadata_props.update({key: _as_text(value) for key, value in metadata.items()})
         weights = sum(tensor.numel() * tensor.element_size() for tensor in logits.state_dict().values())
         made.save(str(path), external_data=weights > _ONE_FILE)
     except Exception as error:  # what the exporter cannot express fails in many ways
         raise UserError(f"This network cannot be written as ONNX: {error_sentence(error)} Leave --onnx out.") from error
-    return _compared(logits, shape, path)
+    return _compare(logits, shape, path)
 
 
 def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _compared(logits: nn.Module, shape: tuple[int, ...], path: Path) -> float:
+def _compare(logits: nn.Module, shape: tuple[int, ...], path: Path) -> float:
     """Return the largest difference between the logits of the file and of the network, on random batches."""
     import onnxruntime
 
@@ -75,10 +75,10 @@ def _compared(logits: nn.Module, shape: tuple[int, ...], path: Path) -> float:
             ours = logits(images)
         theirs = torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
         difference = (ours - theirs).abs().max().item() if ours.shape == theirs.shape else float("inf")
-        bearable = TOLERANCE * max(1.0, ours.abs().max().item())
-        if not difference <= bearable:  # written so that NaN fails too
+        accepted = TOLERANCE * max(1.0, ours.abs().max().item())
+        if not difference <= accepted:  # written so that NaN fails too
             raise UserError(
-                f"The network as ONNX differs from torch by {difference:.2g}, more than {bearable:.2g} can be borne: "
+                f"The network as ONNX differs from torch by {difference:.2g}, and at most {accepted:.2g} is accepted: "
                 "nothing was exported. Leave --onnx out."
             )
         largest = max(largest, difference)

@@ -1,4 +1,4 @@
-"""Spaced KD in the trainers that people already have; a module for each, imported only by whoever asks for it."""
+"""Spaced KD in existing trainers: a module for each, which is imported only if it is used."""
 
 from spacedkd.runtime.torchvision_compat import declare_missing
 

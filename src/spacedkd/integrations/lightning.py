@@ -1,4 +1,4 @@
-"""Spaced KD as two runs of Lightning: a teacher's that leaves snapshots, and a student's whose teacher is one of them.
+"""Spaced KD as two runs of Lightning: the teacher's run saves snapshots, the student's run has them as its teacher.
 
     Trainer(max_steps=600, callbacks=[SnapshotCallback(Snapshots("runs/teacher", every=30), part="network")])
 
@@ -42,11 +42,11 @@ SPREADING = ("DeepSpeedStrategy", "FSDPStrategy", "ModelParallelStrategy")
 
 
 STATE = "spacedkd"
-"""the name in Lightning's checkpoints of what `ResumableCallback` keeps there"""
+"""key of the state of `ResumableCallback` in Lightning's checkpoints"""
 
 
 BATCH, LAST_BATCH, EPOCH = "batch", "last batch", "epoch"
-"""what a checkpoint was saved after: a batch within an epoch, its last batch, or the end of the epoch"""
+"""time at which a checkpoint was saved: after a batch within an epoch, its last batch, or the end of the epoch"""
 
 
 class ResumableCallback(Callback):
@@ -177,7 +177,7 @@ def _check_shared_out(trainer: Trainer) -> None:
 
 
 class SnapshotCallback(ResumableCallback):
-    """Leaves the snapshots of a teacher's run: every so many updates, and after the last one.
+    """Saves the snapshots of a teacher's run at their interval of updates, and after the last update.
 
     `part` names the network inside of the LightningModule, "network" for `self.network`; all of it if empty.
     """
@@ -190,7 +190,7 @@ class SnapshotCallback(ResumableCallback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if (strategy := type(trainer.strategy).__name__) in SPREADING:
             raise UserError(f"{strategy} spreads the weights that a snapshot must hold whole: use strategy='ddp'.")
-        self._network(pl_module)  # a wrong name is said before anything is trained
+        self._network(pl_module)  # refuse a wrong name before anything is trained
         super().on_train_start(trainer, pl_module)
         self._seen = self.updates(trainer, pl_module)
 

@@ -1,4 +1,4 @@
-"""Spaced KD as two runs of Hugging Face's Trainer: a teacher's that leaves snapshots, a student's that reads them.
+"""Spaced KD as two runs of Hugging Face's Trainer: the teacher's run saves snapshots, the student's loads them.
 
     Trainer(..., callbacks=[SnapshotCallback(Snapshots("runs/teacher/snapshots", every=30))])
 
@@ -52,7 +52,7 @@ IGNORED = -100
 
 
 class SnapshotCallback(TrainerCallback):
-    """Leaves the snapshots of a teacher's run: every so many updates, and after the last one."""
+    """Saves the snapshots of a teacher's run at their interval of updates, and after the last update."""
 
     def __init__(self, snapshots: Snapshots) -> None:
         self.snapshots = snapshots

@@ -91,7 +91,7 @@ class Ingredients(NamedTuple):
     classes: int = 0
     """the number of classes"""
     images: int = 0
-    """the number of training items"""
+    """the number of training items: images, or items of a user's dataset"""
     batch_size: int = 0
     """the size of a whole batch, over all processes"""
     mixed: bool = False

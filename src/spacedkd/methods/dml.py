@@ -2,7 +2,7 @@
 
     network i     CE(z_i, y) + 1/(K-1) sum_j KL(sg z_j -> z_i; T=1)        over the other networks j
 
-z are logits [B, C]; sg stands for no gradient: a network learns from the others, it does not teach them on purpose.
+z are logits [B, C]; sg is stop-gradient: a network learns from the others, and gets no gradient through their losses.
 Each has its own optimizer and they take their turns one after the other, so in the paper's order the next one learns
 from the update just made; with `refresh_peers=false` all learn from the others as they were before the round, as in
 re-implementations. `peer_reduction=sum` leaves out 1/(K-1), as the authors' TensorFlow code does.

@@ -16,7 +16,7 @@ held-out images after every epoch; it is left out. Linear weights are found for 
 The networks take their turns one after the other; the others predict in evaluation mode, updates just made included.
 With `refresh_peers=false` they predict as they were before the step, as in the re-implementation.
 
-Nobody leads in the paper. Spaced, the teacher learns a block with the student frozen, and is then frozen while the
+In the paper no network leads. Spaced, the teacher learns a block with the student frozen, and is then frozen while the
 student replays it; the target is made of both at any time.
 
     spacedkd train --method kdcl --interval 1.5ep --set method.target=min-logit

@@ -21,7 +21,7 @@ from spacedkd.schedule import Online, Schedule
 
 
 def peer_roles(peers: int) -> tuple[str, ...]:
-    """Return the role names of so many networks, leader first; the last is the student that is reported.
+    """Return the role names of `peers` networks, leader first; the last is the student that is reported.
 
     >>> peer_roles(2), peer_roles(4)
     (('teacher', 'student'), ('teacher', 'peer 2', 'peer 3', 'student'))

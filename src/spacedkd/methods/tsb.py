@@ -12,7 +12,7 @@ Of every training image i, each of K peers has an accumulated prediction `M_k[i]
 
 r(e) = exp(-5 (1 - e/80)^2) over the first 80 epochs (`ramp`), then 1; in a run of 80 epochs or fewer the ramp takes
 half of the run, so that it ends within it. q_k is a probability already and is not softened again. The KL is a mean
-over the batch; an image nobody has visited counts nothing in it.
+over the batch; an image that was not visited yet adds nothing to it.
 
 The memory belongs to the leader. In the leader's turn all peers predict the batch, every accumulator takes in one
 prediction (the leader's from its own training pass, the others' from evaluation mode), and only then is the target

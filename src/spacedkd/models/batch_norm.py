@@ -1,7 +1,7 @@
 """BatchNorm's statistics of weights that were not trained with them, such as an average of weights.
 
-The mean of several networks' running statistics is not what BatchNorm sees in their average, so that they are computed
-anew from training batches (Izmailov et al., 2018, section 3.2).
+The mean of several networks' running statistics is not what BatchNorm sees in their average. So the statistics are
+computed again from training batches (Izmailov et al., 2018, section 3.2).
 """
 
 from collections.abc import Callable, Iterable

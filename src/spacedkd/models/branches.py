@@ -31,7 +31,7 @@ class Fork:
     tail: tuple[str, ...]
     """names of the last stage and of the modules after it, up to the network's head"""
     channels: int
-    """of the tail's input: tells [B, C, H, W] from [B, H, W, C]"""
+    """number of channels of the tail's input: distinguishes [B, C, H, W] from [B, H, W, C]"""
 
     def run_tail(self, network: nn.Module, shared: Any) -> Any:
         """Return the input of the network's head from the trunk's output."""

@@ -195,7 +195,7 @@ def _pool_to_size(maps: Tensor, like: Tensor) -> Tensor:
 
 
 class WithShadow(nn.Module):
-    """A timm network and its shadow head, which learns beside it: no gradient of the shadow reaches the network.
+    """A timm network and its shadow head, which learns at the same time: no gradient of the shadow reaches the network.
 
     network    the timm network
     image      an example batch, from which the shadow takes its sizes

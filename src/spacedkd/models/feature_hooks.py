@@ -33,7 +33,7 @@ class InnerFeatures(NamedTuple):
     last: Any
     """the input of the network's own head"""
     inner: list[Tensor]
-    """from shallow to deep, [B, C, H, W] or [B, D]; the network's own head reads the deepest"""
+    """features from shallow to deep, [B, C, H, W] or [B, D]; the network's own head reads the deepest"""
 
 
 FeatureHooks = Callable[[Any, Tensor], InnerFeatures]
@@ -60,7 +60,7 @@ class ModuleHooks:
     class_token: bool = False
     """take the first token of a sequence instead of the mean of all"""
     channels: tuple[int, ...] | None = None
-    """of each module's maps, where they are known: tells [B, C, H, W] from [B, H, W, C]"""
+    """number of channels of each module's maps, if known: distinguishes [B, C, H, W] from [B, H, W, C]"""
 
     def __call__(self, network: Any, images: Tensor) -> InnerFeatures:
         """Run the network's body and return the outputs of the modules."""

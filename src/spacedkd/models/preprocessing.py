@@ -1,7 +1,7 @@
 """Preprocessing that belongs to a network: scaling to its `input_size`, its own normalisation, its floating-point type.
 
-`add_preprocessing` attaches a step to a network when it is built, and whoever calls the network passes its inputs
-through `preprocess` first.
+`add_preprocessing` attaches a step to a network when it is built. Callers of the network pass its inputs through
+`preprocess` first.
 """
 
 import inspect

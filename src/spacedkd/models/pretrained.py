@@ -145,7 +145,7 @@ def read_config(path: Path, trust_code: bool = False) -> dict[str, Any]:
         return _check_config(mark_names(read_json(path), path, trust_code))
     except (OSError, ValueError) as error:
         why = first_line(error)
-        raise UserError(f"{path} does not describe the weights beside it: {why}. Name their file.") from None
+        raise UserError(f"{path} does not describe the weights in its folder: {why}. Name their file.") from None
 
 
 def _check_config(config: Any) -> dict[str, Any]:

@@ -202,7 +202,7 @@ def load_student(
     file = weights_file(Path(folder) / STUDENTS[which])
     config = read_config(file.with_name("config.json"), trust_code)
     if not config.keys() & {"architecture", "made_by"}:
-        raise UserError(f"{file.with_name('config.json')} does not name the network of the weights beside it.")
+        raise UserError(f"{file.with_name('config.json')} does not name the network of the weights in its folder.")
     if "made_by" not in config and network is not None:
         raise UserError(f"The student in {folder} is timm's {config.get('architecture')}: leave network= out.")
     if "architecture" in config and network is None:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, cast
 from spacedkd.comparison import scheduler
 from spacedkd.comparison.compare import ComparisonForecast, forecast_jobs
 from spacedkd.comparison.job import Job, read_divergence, read_failure
-from spacedkd.comparison.pool import Callback
+from spacedkd.comparison.pool import JobCallback
 from spacedkd.evaluation.adversarial import Adversarial
 from spacedkd.evaluation.corrupted_images import write_grid
 from spacedkd.evaluation.corruptions import Corruptions
@@ -357,7 +357,7 @@ class Reproduction:
         jobs: int | None = None,
         ray: str | None = None,
         budget: TimeBudget | None = None,
-        progress: Callback = lambda job, event: None,
+        progress: JobCallback = lambda job, event: None,
         stop: Stop = never_stop,
     ) -> Trained:
         """Train the runs that are not finished.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from spacedkd.comparison import scheduler
 from spacedkd.comparison.job import Job
-from spacedkd.comparison.pool import Callback
+from spacedkd.comparison.pool import JobCallback
 from spacedkd.config.resolve import best_precision, resolve_spec
 from spacedkd.config.spec import PRECISIONS, RunSpec
 from spacedkd.data.sources import Library
@@ -157,7 +157,7 @@ class Store:
         self,
         jobs: Sequence[Job],
         at_once: int | None,
-        callback: Callback,
+        callback: JobCallback,
         ray: str | None = None,
         stop: Stop = never_stop,
     ) -> dict[Path, UserError]:

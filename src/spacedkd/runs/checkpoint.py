@@ -22,7 +22,7 @@ from spacedkd.runtime.errors import Damaged, Linked, UserError, printable
 from spacedkd.runtime.files import Folder
 
 METADATA = ("fingerprint", "position", "optimizers")
-"""the texts in a checkpoint beside its tensors"""
+"""names of the texts in a checkpoint, next to its tensors"""
 
 
 @dataclass
@@ -105,7 +105,7 @@ class CheckpointFile(NamedTuple):
     path: Path
     position: Position
     damage: str
-    """what is wrong with the latest checkpoint, where this is the one before it"""
+    """error of the latest checkpoint, if this is the one before it"""
 
 
 def newest(path: Path, journal: Path | None = None, models: Mapping[str, nn.Module] | None = None) -> CheckpointFile:
@@ -132,7 +132,7 @@ def newest(path: Path, journal: Path | None = None, models: Mapping[str, nn.Modu
 
 
 def _journal_damage(journal: Path, position: Position) -> str:
-    """Return what is wrong with the part of a journal that a checkpoint knows; empty text where nothing is."""
+    """Return the error in the part of a journal that a checkpoint covers; empty text if there is none."""
     run = Folder(journal.parent)
     if run.size(journal) < position.journal_bytes:
         return f"{journal} is shorter than its checkpoint says."
@@ -191,7 +191,7 @@ def load(
     """Load saved models and optimizers, and return the position; a checkpoint of another spec is refused."""
     metadata, tensors = tensor_file.read(path, METADATA, within=_run_of(path))
     if metadata["fingerprint"] not in fingerprints:
-        raise UserError(f"{path} belongs to another spec than the spec.json beside it. Start again in a new folder.")
+        raise UserError(f"{path} belongs to another spec than the run's spec.json. Start again in a new folder.")
     for name, model in models.items():
         prefix = f"model/{name}/"
         own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
@@ -207,7 +207,7 @@ def load(
 
 
 def _to_json(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Return an optimizer's state as JSON, in which names stand for tensors; the tensors are added to `tensors`."""
+    """Return an optimizer's state as JSON, with names in place of tensors; the tensors are added to `tensors`."""
     if isinstance(value, Tensor):
         tensors[name] = value
         return {"tensor": name}

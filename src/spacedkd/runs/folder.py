@@ -29,26 +29,26 @@ class RunFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.handle = Folder(self.path)
-        """reads and writes all its files"""
+        """handle of the folder: all files are read and written with it"""
         self.spec = self.path / "spec.json"
         self.classes = self.path / "classes.json"
         self.journal = self.path / "journal.jsonl"
         self.checkpoint = self.path / "checkpoint" / "latest.safetensors"
         self.student = self.path / "student"
         self.average = self.path / "average"
-        """the student's moving average"""
+        """average/: moving average of the student's weights"""
         self.best = self.path / "best"
-        """the student of its best epoch, where held-out images chose one"""
+        """best/: student of the best epoch on held-out images"""
         self.result = self.path / "result.json"
         self.teacher = self.path / "teacher"
-        """the run that trains the teacher, in a pipeline"""
+        """teacher/: run that trains the teacher of a pipeline, or a lost recorder's teacher alone"""
         self.logs = self.path / "logs"
         self.passed = self.path / "passed.json"
-        """which snapshots of a recorded teacher no checkpoint of this run needs any more"""
+        """passed.json: oldest update of each replayed role that is still needed"""
         self.failed = self.path / "failed.json"
-        """of a run of a comparison that an exception, or the end of its process, has ended: the error"""
+        """failed.json: error of a run of a comparison, or that its process died"""
         self.begin = self.path / "begin"
-        """of a run that extends another: what that one ended with"""
+        """begin/: files copied from the run that this one extends"""
         self.first_checkpoint = self.begin / "checkpoint.safetensors"
 
     # Who may use the folder.
@@ -76,7 +76,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder for this process, and remove what killed processes left unfinished; a kill releases it."""
+        """Lock the folder for this process, and remove unfinished files of killed ones; a kill releases the lock."""
         self._make()
         self.check_links()
         try:
@@ -93,11 +93,11 @@ class RunFolder:
             line = f"Another process is training in {self.path}: {error} Wait for it or stop it first."
             raise UserError(line) from None
 
-    # How a run begins, and begins again.
+    # Creating, restarting and discarding a run.
 
     def create(self, spec: RunSpec) -> None:
         """Make the folder, and write its spec.json."""
-        if spec.engine.pipeline:  # its teacher is inside of the folder, and moves with it
+        if spec.engine.pipeline:  # its teacher is inside of the folder and moves with it
             spec = replace(spec, teacher_path=None)
         self._make()
         write_json(self.spec, to_json(spec), self.handle)
@@ -107,7 +107,7 @@ class RunFolder:
             make_durable(self.path)
 
     def spec_to_resume(self, spec: RunSpec) -> RunSpec:
-        """Return the spec, in which the numbers of processes are noted that the run had before, if its own differs."""
+        """Return the spec; if the number of processes has changed, it also has the earlier numbers."""
         started = read_spec(self.path)
         if started.engine.processes == spec.engine.processes or self.finished():
             return spec
@@ -117,7 +117,7 @@ class RunFolder:
         return replace(spec, processes_before=(*started.processes_before, done))
 
     def restart(self) -> None:
-        """Take the run back to its start; its journal so far is kept as journal-before-N.jsonl."""
+        """Reset the run to its first turn; its journal so far is kept as journal-before-N.jsonl."""
         for path in (self.result, self.passed, self.failed, self.path / "diverged.json"):
             self.handle.remove(path)
         if self.handle.exists(self.journal):
@@ -140,14 +140,14 @@ class RunFolder:
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
 
-    # What a run has.
+    # The state of a run.
 
     def finished(self) -> bool:
         """Return whether the run has a result."""
         return self.result.exists()
 
     def failed_at_once(self) -> bool:
-        """Return whether the run failed before it saved anything, so that its folder may be given to another spec."""
+        """Return whether the run failed before its first save, so that its folder may be given to another spec."""
         before = (self.begin, self.teacher, self.path / "journal-before-1.jsonl")
         saved = [*checkpoint.generations(self.checkpoint), *(path for path in before if path.exists())]
         return self.failed.exists() and not self.finished() and not saved
@@ -155,8 +155,7 @@ class RunFolder:
     def is_whole(self, spec: RunSpec) -> bool:
         """Return whether a finished run has all its files; its checkpoints may have been removed, but not be damaged.
 
-        A run that is not whole is repaired from its checkpoint. Where there is none, it is refused: it can only be
-        restarted.
+        A run that is not whole is repaired from its checkpoint. Without one it is refused: it can only be restarted.
         """
         checkpoints = checkpoint.generations(self.checkpoint)
         students = (self.student, self.average) if spec.student_average is not None else (self.student,)
@@ -190,16 +189,16 @@ _FILES = (
     *("teacher", "logs"),
 )
 _FOLDERS = ("checkpoint/", "student/", "average/", "best/", "begin/", "path/")
-"""in which no link is followed, however deep it lies; `teacher`, in a pipeline, is a run with rules of its own"""
+"""folders in which no link is followed at any depth; `teacher`, in a pipeline, is a run with rules of its own"""
 _LOCK_FILES = (".lock", ".lock.heartbeat", PROGRESS)
 _FIRST_FILES = (*_LOCK_FILES, "spec.json", "classes.json", "journal.jsonl", "checkpoint", "path")
-"""what a run may have before its first update"""
+"""files that a run may have before its first update"""
 _EXTENSION_FILES = ("checkpoint.safetensors", "journal.jsonl", "best")
-"""what `begin/` may have before spec.json is written"""
+"""files that `begin/` may have before spec.json is written"""
 
 
 def _is_leftover(path: Path) -> bool:
-    """Return whether a kill during the first writes left this; in a pipeline the teacher is the first to write."""
+    """Return whether a process that was killed during its first writes, or a pipeline's teacher, left this file."""
     if path.name == "teacher" and path.is_dir():
         return _is_pipeline_teacher(path) or all(p.name in _FIRST_FILES or is_unfinished(p) for p in path.iterdir())
     if path.name == "begin" and path.is_dir():
@@ -216,7 +215,7 @@ def _is_pipeline_teacher(path: Path) -> bool:
 
 
 def make_folder(path: Path, flag: str) -> None:
-    """Make a folder for results before the work begins, so that a bad one is refused then; the error names the flag."""
+    """Make a folder for results, or refuse it, before the work begins; the error names the flag."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -45,7 +45,7 @@ class Journal(AbstractContextManager["Journal"]):
             self._file.close()
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        """Append one line, and hand it to the system."""
+        """Append one line, and flush it to the system."""
         line = json.dumps(entry).encode() + b"\n"
         self._folder.check()
         with write_errors(self.path):
@@ -62,7 +62,7 @@ class Journal(AbstractContextManager["Journal"]):
         return self._digest.hexdigest()
 
     def check_whole(self) -> None:
-        """Refuse a journal whose file is not what was written to it."""
+        """Refuse a journal whose file differs from what this process wrote."""
         if self._folder.digest(self.path) != self.digest():
             raise Damaged(
                 f"{self.path} was changed while the run was trained, so it gets no result. Train the changed part "
@@ -117,7 +117,7 @@ def read_accuracies(folder: Path) -> list[Mapping[str, Any]]:
 
 
 MOST_POINTS = 128
-"""of a loss curve, however often the loss was logged"""
+"""largest number of points of a loss curve"""
 Curve = Mapping[float, float]
 """values by the role's own epoch"""
 Point = tuple[float, float]

@@ -76,7 +76,7 @@ class Run:
 
     @property
     def computed(self) -> Mapping[str, Any]:
-        """The cost of what was computed in this run itself; less than `cost` where a recorded teacher was replayed."""
+        """The cost of this run alone; less than `cost` if a recorded teacher was replayed."""
         return self.plan.get("computed_here", self.cost)
 
     @property
@@ -246,8 +246,8 @@ def make_result(
 def summarize_accuracies(entries: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], str]:
     """Return last and best accuracy by role, part of the data and head, and the part that chose the best epochs.
 
-    The best epoch of a head is its first with the highest accuracy on the held-out images, or, where none were
-    held out, on the test images themselves.
+    The best epoch of a head is its first with the highest accuracy on the held-out images or, without any, on the test
+    images themselves.
     """
     by_role: dict[str, list[Mapping[str, Any]]] = {}
     for entry in entries:

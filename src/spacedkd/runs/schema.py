@@ -7,7 +7,7 @@ allowed, because a later version may have written them.
 
 `read_checked` reads a file, `check` looks at a value that was read already, and `valid_items` keeps what is valid of a
 file that may be damaged without harm. Files of other packages (evaluation.json, comparison.json) are checked the same
-way: declare a `TypedDict` beside the code that writes the file.
+way: declare a `TypedDict` next to the code that writes the file.
 
     class Example(TypedDict):
         name: str
@@ -55,7 +55,7 @@ class Between:
 
 
 class Requires:
-    """Names that a mapping must have, whatever others it has."""
+    """Names that a mapping must have, among others."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -65,7 +65,7 @@ Count = Annotated[int, Between(0, 2**63)]
 PositiveCount = Annotated[int, Between(1, 2**63)]
 NonNegative = Annotated[float, Between(0)]
 Share = Annotated[float, Between(0, 1)]
-"""for instance an accuracy"""
+"""a number from 0 to 1, such as an accuracy"""
 
 
 # Files of a run.
@@ -88,7 +88,7 @@ COST_TOTALS = ("updates", "forward_passes", "backward_passes", "forward_images",
 
 
 class BestDocument(TypedDict):
-    """best/measured.json: which epoch the student in `best/` is of, and how good it was on each part of the data."""
+    """best/measured.json: the epoch of the student in `best/`, and its accuracy on each split of the data."""
 
     chosen_on: str
     turn: Count
@@ -97,19 +97,19 @@ class BestDocument(TypedDict):
 
 
 class PlanDocument(TypedDict):
-    """`plan` in result.json: facts of a run that its spec does not say by itself."""
+    """`plan` in result.json: facts of a run that are not in its spec."""
 
     roles: list[str]
-    """from the one that leads to the student"""
+    """names of the roles, from the leader to the student"""
     learners: Mapping[str, str]
     """role -> model it updates"""
     steps_per_epoch: PositiveCount
     total_steps: PositiveCount
     test_images: PositiveCount
     best: NotRequired[BestDocument]
-    """where held-out images chose a student to keep"""
+    """best student, in runs with held-out images"""
     computed_here: NotRequired[CostDocument]
-    """where a teacher was replayed: what was computed in this run itself"""
+    """cost of this run alone, in runs that replayed a teacher"""
     skipped_updates: NotRequired[Mapping[str, Count]]
     """role -> updates left out because of numbers that were not finite"""
 
@@ -148,11 +148,11 @@ class ClassName(TypedDict):
     name: str
     number: NotRequired[Count]
     label: NotRequired[Any]
-    """what the data calls the class: a number, a text, or the name of a folder"""
+    """label of the class in the data: a number, a text, or the name of a folder"""
 
 
 class ClassesDocument(TypedDict):
-    """classes.json: the classes of a run's data, and what tells whether the data has changed since the run began."""
+    """classes.json: the classes of a run's data, and a digest that shows whether the data has changed."""
 
     classes: list[ClassName]
     items: Mapping[str, Count]
@@ -169,7 +169,7 @@ LARGEST_LOSS = 1e300
 
 
 class AccuracyEntry(TypedDict):
-    """A line of journal.jsonl that says how good a role was."""
+    """A line of journal.jsonl with a role's accuracy."""
 
     event: Literal["accuracy"]
     role: str
@@ -201,7 +201,7 @@ class ProgressDocument(TypedDict, total=False):
     host: str
     process: _Amount
     time: _Amount
-    """of this file, in seconds since 1970"""
+    """time at which this file was written, in seconds since 1970"""
     turn: _Amount
     turns: _Amount
     role: str
@@ -215,14 +215,14 @@ class ProgressDocument(TypedDict, total=False):
     saved: _Amount
     """turns of the latest checkpoint"""
     waiting: str
-    """what the run waits for, for instance another run's teacher"""
+    """snapshot or process that the run waits for"""
     ended: Literal["stopped", "killed", "failed", "diverged"]
     said: str
     """the error that ended it"""
 
 
 class FailureDocument(TypedDict, total=False):
-    """failed.json or diverged.json of a run of a comparison: what ended it."""
+    """failed.json or diverged.json of a run of a comparison: the error that ended it."""
 
     said: str
     """the error, in one line"""
@@ -434,5 +434,5 @@ def _item_checkers(form: Any) -> Mapping[str, Checker]:
 
 
 def _join(name: str, key: str) -> str:
-    key = key if len(key) <= 60 else f"{key[:60]}..."  # it may be anything that stands in the file
+    key = key if len(key) <= 60 else f"{key[:60]}..."  # a damaged file may have any key
     return f"{name}.{key}" if name else key

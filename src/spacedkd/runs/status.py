@@ -38,16 +38,16 @@ class RunState:
     """one of STATES"""
     spec: RunSpec | None = None
     reason: str = ""
-    """what ended the run, or what it waits for"""
+    """error that ended the run, or snapshot that it waits for"""
     progress: ProgressDocument = field(default_factory=lambda: ProgressDocument())
     seconds_left: float | None = None
-    """at the pace it had last"""
+    """estimated seconds until the end of the run, at its last speed"""
     accuracy: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """role -> last and best accuracy of the deepest head on the test images, for each role that was evaluated"""
     student: str = "student"
     """the student's role"""
     changed: float = 0.0
-    """when one of its files was last written, in seconds since 1970"""
+    """time of the last write to one of its files, in seconds since 1970"""
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
@@ -138,7 +138,7 @@ def _is_trained(folder: Path, progress: ProgressDocument) -> bool:
 
 
 def _read_accuracies(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the entries with accuracies in a run's journal, and its last entry; nothing where there is no journal.
+    """Return the entries with accuracies in a run's journal, and its last entry; both are empty without a journal.
 
     Other lines, which are most of them, are not parsed, so that the state of many runs is read quickly.
     """

@@ -1,8 +1,8 @@
 """A safetensors file of tensors and metadata (names and texts), with a checksum over all of it.
 
 The format is that of safetensors. It is written here, so that the checksum is computed while writing, and a kill leaves
-no file under another name. The checksum is part of the metadata: it is the SHA-256 of the whole file with zeros where
-the checksum stands.
+no file under another name. The checksum is part of the metadata: it is the SHA-256 of the whole file with zeros in
+place of the checksum.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ _DTYPES = {
     torch.bool: "BOOL",
 }
 _NO_CHECKSUM = "0" * 64
-"""stands where the checksum will be, while it is computed"""
+"""placeholder of the checksum while it is computed"""
 _ALIGNMENT = 8
 _BLOCK = 1 << 24
 

@@ -1,10 +1,10 @@
-"""Readers of JSON, JSON Lines, YAML and TOML files, which anybody may have written or damaged.
+"""Readers of JSON, JSON Lines, YAML and TOML files from any source, which may be damaged or hostile.
 
 Everything the package reads in these formats is read here. Only ordinary files are opened. Time and memory are bounded:
-a file has at most so many bytes, and values are nested at most `DEEPEST` levels deep. Refused are keys that occur twice
+the size of a file is limited, and values are nested at most `DEEPEST` levels deep. Refused are keys that occur twice
 in an object, numbers that do not fit (whole numbers beyond 64 bits, `1e999`), texts that are no Unicode (lone
 surrogates), and all that is no dictionary, list, text, number or truth value. `NaN` and `Infinity` are read where they
-are written as such, because options in a spec.json may have these values; who needs a finite number checks that.
+are written as such, because options in a spec.json may have these values; callers that need a finite number check that.
 
 Every refusal is a `UserError` of one line that names the file; a file that is missing stays a `FileNotFoundError`.
 """
@@ -26,20 +26,20 @@ from spacedkd.runtime.files import Folder, open_ordinary, read_ordinary
 DEEPEST = 64
 """levels of lists and objects within each other"""
 MOST_BYTES = 1 << 24
-"""of a JSON file: a list of a million snapshots needs them. At worst they take a few seconds and 0.5 GB to parse"""
+"""largest size of a JSON file, as of a list of a million snapshots; parsing takes at most seconds and 0.5 GB"""
 MOST_BYTES_BY_HAND = 1 << 17
-"""of a YAML or TOML file, whose parsers read 0.1 MB in a second; nobody writes that much by hand"""
+"""largest size of a YAML or TOML file, written by hand; their parsers read 0.1 MB in a second"""
 LONGEST_LINE = 1 << 22
 """bytes of a line of JSON Lines; a command that was typed can have two million"""
 LARGEST = 2**64 - 1
-"""of whole numbers"""
+"""largest whole number that is read"""
 _BLOCK = 1 << 20
 
 
 def read_document(path: Path, within: Folder | Path | None = None) -> Any:
     """Return the contents of a file of settings: YAML or TOML if its name ends so, else JSON.
 
-    `within` is a folder that somebody else may have filled; below it no link is followed.
+    `within` is a folder with files of unknown origin; below it no link is followed.
     """
     kind, parse, most = _KINDS.get(path.suffix.lower(), ("JSON", _json, MOST_BYTES))
     return _parsed(str(path), kind, parse, _contents(path, most, within))
@@ -132,7 +132,7 @@ def _json(contents: str | bytes) -> Any:
     if text.count("{") + text.count("[") > DEEPEST and _is_deep(value):
         raise ValueError(_too_deep())
     if "\\u" in text and _SURROGATE.search(text):
-        # One of a pair, which stands for one character, or a lone one, which stands for none and cannot be written.
+        # A surrogate: one of a pair, which encodes a character, or a lone one, which is invalid and cannot be written.
         check_unicode(json.dumps(value, ensure_ascii=False))
     return value
 
@@ -246,8 +246,8 @@ def _yaml_loader() -> Any:
         def compose_node(self, parent: Any, index: Any) -> Any:
             event: Any = self.peek_event()
             line = event.start_mark.line + 1
-            if isinstance(event, yaml.AliasEvent):  # a few lines of them can stand for more than any memory holds
-                raise ValueError(f"line {line} has an alias (*name): write out what it stands for")
+            if isinstance(event, yaml.AliasEvent):  # a few lines of them can expand beyond any memory
+                raise ValueError(f"line {line} has an alias (*name): write out its value")
             if event.tag is not None:
                 raise ValueError(f"line {line} has a tag ({_cut(event.tag)}): leave it out, and write text in quotes")
             self.depth += 1

@@ -1,4 +1,4 @@
-"""Errors that a user can fix, each one line that says what is wrong and what to do.
+"""Errors that a user can fix, each one line with the mistake and a way out.
 
 Messages name flags (`--lr`). Where no command line runs, `str(error)` names Python's arguments (`optimizer.lr`):
 `in_python` replaces the flags.
@@ -68,7 +68,7 @@ def on_command_line() -> Iterator[None]:
 
 
 def set_command_line(runs: bool) -> bool:
-    """Set whether messages name flags, also in child processes; return what was set before."""
+    """Set whether messages name flags, also in child processes; return the previous setting."""
     global _command_line
     before, _command_line = _command_line, runs
     return before
@@ -113,7 +113,7 @@ class UserError(ValueError):
 
 
 class UserCodeError(UserError):
-    """An error of the user's own code (a network, a dataset, a method ...), with what it raised as the cause."""
+    """An error of the user's own code (a network, a dataset, a method ...), with the original exception as cause."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Let the cause come along to another process, as the text of its traceback."""
@@ -141,7 +141,7 @@ class OutOfMemory(UserError):
 
 
 def out_of_memory(error: Exception, when: str = "", batch_size: int | None = None) -> OutOfMemory:
-    """Return what to raise where an allocation failed `when` batches had this size."""
+    """Return the error for a failed allocation; `when` names the turn, `batch_size` is the size to lower."""
     size = "" if batch_size is None else f" ({batch_size})"
     line = first_line(error).removesuffix(".")
     return OutOfMemory(
@@ -184,7 +184,7 @@ class Moved(UserError):
 
 
 class Diverged(UserError):
-    """A run's losses or weights are no finite numbers any more; what was saved before is as it was."""
+    """A run's losses or weights are not finite any more; files that were saved before are unchanged."""
 
     def __init__(self, line: str, role: str = "", step: int = 0) -> None:
         super().__init__(line)
@@ -195,7 +195,7 @@ class RunFailed(UserError):
     """One run of a comparison has ended by an exception, or with its process; the other runs continue."""
 
     def __init__(self, line: str, trace: Iterable[str] = ()) -> None:
-        """`trace` is the traceback of an exception that nobody expected, by lines."""
+        """`trace` is the traceback of an unexpected exception, by lines."""
         super().__init__(line)
         self.trace = (*trace,)
 
@@ -216,7 +216,7 @@ def unknown(what: str, name: str, available: Iterable[str]) -> UserError:
 
 
 def same_name(name: str, names: Iterable[str]) -> str:
-    """Return the name that is meant, whatever its case, hyphens and underscores; `name` itself where there is none.
+    """Return the matching name, ignoring case, hyphens and underscores; `name` itself if there is none.
 
     >>> same_name("Self_KD", ["kd", "self-kd"]), same_name("CIFAR-100", ["cifar10", "cifar100"]), same_name("x", ["y"])
     ('self-kd', 'cifar100', 'x')
@@ -249,7 +249,7 @@ def install_command(extra: str) -> str:
     >>> install_command("ray"), install_command("transformers")
     ("pip install 'ray>=2.40'", "pip install 'transformers>=5' 'accelerate>=1.1'")
     """
-    from importlib import metadata  # which takes as long as the rest of this file, and is seldom needed
+    from importlib import metadata  # slow to import, and seldom needed
 
     try:
         required = metadata.requires("spacedkd") or []
@@ -260,7 +260,7 @@ def install_command(extra: str) -> str:
 
 
 def check_between(name: str, value: float | None, least: float, most: float = math.inf) -> None:
-    """Refuse a number outside its limits; None is none."""
+    """Refuse a number outside its limits; None is allowed."""
     if value is not None and not (least <= value <= most and value != math.inf):  # written so that NaN fails too
         limit = f"from {least:g} to {most:g}" if math.isfinite(most) else f"at least {least:g} and finite"
         raise UserError(f"{name} must be {limit}, got {format_value(value)}.")
@@ -300,14 +300,14 @@ def format_value(value: object) -> str:
 
 
 _NOT_PRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""control characters, line breaks, marks that turn the direction of writing, and halves of characters"""
+"""control characters, line breaks, marks that change the direction of writing, and lone surrogates"""
 
 
 def printable(text: str) -> str:
-    r"""Return text as one line that is safe to print, whatever file or name it comes from.
+    r"""Return text from any source as one line that is safe to print.
 
-    What a terminal would obey, and not show, is escaped: line breaks, control sequences that move the cursor or hide
-    what stands there, and marks that turn the direction of writing.
+    Characters that a terminal obeys instead of showing are escaped: line breaks, control sequences that move the cursor
+    or hide text, and marks that change the direction of writing.
 
     >>> printable("caf\u00e9 \x1b[2J\r\n")
     'caf\xe9 \\x1b[2J\\r\\n'

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and folders whose contents somebody else may have chosen.
+"""Files that are never partly written, and folders with contents of unknown origin.
 
 `Folder` opens everything from a handle of the folder and follows no link below it: use it for runs. `write_whole`,
 `write_new_folder` and `write_text` write by a path, where the user named the path. Whatever is written has a name that
@@ -30,7 +30,7 @@ _UNFINISHED = re.compile(r".*\.([\w-]+)_(\d+)_[0-9a-f]+\.unfinished")
 _LEFTOVER = re.compile(r".*\.unfinished|\.tmp\w{6}")
 """names of unfinished files; those without a process are of earlier versions, or of safetensors"""
 ABANDONED_SECONDS = 3600.0
-"""after which an unfinished file of another machine, whose processes cannot be seen from here, counts as abandoned"""
+"""age at which another machine's unfinished file counts as abandoned; its processes cannot be seen from here"""
 _BLOCK = 1 << 20
 
 
@@ -39,12 +39,12 @@ def open_ordinary(
 ) -> int:
     """Open an ordinary file and return its descriptor; folders, pipes and devices raise an OSError.
 
-    `within` is a folder above `path` that somebody else may have filled, such as a run that was downloaded: see
-    `Folder` for what is refused below it.
+    `within` is a folder above `path` with files of unknown origin, such as a run that was downloaded: see `Folder` for
+    what is refused below it.
     """
     if within is not None:
         return as_folder(within).open(path, flags, mode)
-    # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
+    # Without O_NONBLOCK, opening a pipe that no process writes to would wait for ever.
     return _check_ordinary(os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode), path)
 
 
@@ -70,7 +70,7 @@ def resolve_links(path: Path) -> Path:
 
 
 class Folder:
-    """A folder that somebody else may have filled, such as a run that was downloaded, used by a handle of it.
+    """A folder with files of unknown origin, such as a run that was downloaded, used by a handle of it.
 
     A path below the folder is looked up part by part, from the handle. No symbolic link is followed there, not even one
     that leads back into the folder: it is refused as `Linked`. Only ordinary files are opened. The folder itself may be
@@ -91,7 +91,7 @@ class Folder:
         self.path = Path(path)
         self._descriptor: int | None = None
         self._absolute = self.path
-        """where the folder was when it was opened, whatever the current folder of the process is by now"""
+        """absolute path of the folder when it was opened: the process may change its current folder"""
 
     @contextmanager
     def held_open(self) -> Iterator[None]:
@@ -104,7 +104,7 @@ class Folder:
             os.close(descriptor)
 
     def check(self) -> None:
-        """Refuse a folder that was renamed or removed since it was held open; do nothing where it is not."""
+        """Refuse a folder that was renamed or removed since `held_open`; do nothing outside of that block."""
         if self._descriptor is None:
             return
         ours = os.fstat(self._descriptor)
@@ -257,7 +257,7 @@ class Folder:
                 _sync(new_folder)
 
     def remove_leftovers(self, path: Path) -> None:
-        """Remove what killed writers left unfinished in a folder that no other process writes to."""
+        """Remove unfinished files of killed writers in a folder that no other process writes to."""
         try:
             with self._walk(self._parts(path)) as folder:
                 for name in filter(_LEFTOVER.fullmatch, os.listdir(folder)):  # noqa: PTH208, by a handle
@@ -411,8 +411,8 @@ def write_whole(path: Path) -> Iterator[Path]:
 def write_new_folder(path: Path) -> Iterator[Path]:
     """Yield a folder to write files to, which gets the name `path` by one rename when the block ends without an error.
 
-    `path` must not exist, or be an empty folder. A kill leaves nothing under that name, or everything. What killed
-    writers of the same folder left beside it is removed first.
+    `path` must not exist, or be an empty folder. A kill leaves nothing under that name, or everything. Unfinished
+    folders of killed writers of the same folder are removed first.
     """
     path = path.resolve()  # of a symbolic link to an empty folder, the rename is to replace the folder
     unfinished = _unfinished_name(path)
@@ -433,7 +433,7 @@ def write_new_folder(path: Path) -> Iterator[Path]:
 
 
 def _remove_unfinished(path: Path) -> None:
-    """Remove what writers of `path` that are gone left beside it, and nothing else there."""
+    """Remove unfinished folders of ended writers of `path`, next to it, and nothing else there."""
     for sibling in path.parent.iterdir():
         writer = _UNFINISHED.fullmatch(sibling.name)
         if writer and sibling.name[: writer.start(1) - 1] == path.name and not _is_being_written(sibling):
@@ -470,7 +470,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _unfinished_name(path: Path) -> Path:
-    """Return a name beside `path` that no other process or thread, on any machine, writes to."""
+    """Return a name next to `path` that no other process or thread, on any machine, writes to."""
     return path.with_name(f"{path.name}.{HOST}_{os.getpid()}_{secrets.token_hex(4)}.unfinished")
 
 

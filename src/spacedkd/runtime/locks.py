@@ -35,9 +35,9 @@ class LockHeld(UserError):
 
 @contextmanager
 def hold(path: Path, seconds: float = 0.0, within: Folder | Path | None = None) -> Iterator[None]:
-    """Hold the lock at `path` inside of the block; wait so many seconds for another holder, then raise `LockHeld`.
+    """Hold the lock at `path` inside of the block; wait `seconds` for another holder, then raise `LockHeld`.
 
-    Below `within`, a folder that somebody else may have filled, no link is followed.
+    Below `within`, a folder with files of unknown origin, no link is followed.
     """
     until = time.monotonic() + seconds
     with write_errors(path):
@@ -52,7 +52,7 @@ def hold(path: Path, seconds: float = 0.0, within: Folder | Path | None = None) 
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a process holds the lock; a folder in which one may only read will do."""
+    """Return whether a process holds the lock; this works in a read-only folder too."""
     try:
         opened = open_ordinary(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:  # no process ever held it

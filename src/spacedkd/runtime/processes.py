@@ -87,7 +87,7 @@ def print_notice(line: str) -> None:
 # Memory and cores of this machine
 
 BYTES_PER_PIXEL = 2048
-"""of a forward pass, at least: four maps of 64 channels of four bytes, for each of two images"""
+"""fewest bytes of a forward pass for one pixel: four maps of 64 channels of four bytes, for each of two images"""
 
 
 def numbers_of(file: str, *names: str) -> list[int]:
@@ -117,9 +117,9 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def check_count(name: str, count: int | None, least: int) -> None:
-    """Refuse far more threads or processes than this machine has cores; `least` are allowed anywhere."""
-    most = max(least, 4 * (os.cpu_count() or 1))
+def check_count(name: str, count: int | None, always_allowed: int) -> None:
+    """Refuse far more threads or processes than this machine has cores; up to `always_allowed` pass anywhere."""
+    most = max(always_allowed, 4 * (os.cpu_count() or 1))
     if count is not None and not 0 <= count <= most:
         raise UserError(
             f"{name} must be at most {most} on this machine, which has {os.cpu_count()} cores; got {count}."
@@ -128,7 +128,7 @@ def check_count(name: str, count: int | None, least: int) -> None:
 
 def check_threads(count: int | None) -> None:
     """Refuse far more threads than this machine has cores."""
-    check_count("threads", count, least=256)
+    check_count("threads", count, always_allowed=256)
 
 
 def check_pixels(what: str, height: int, width: int) -> None:
@@ -250,7 +250,7 @@ class Progress:
         self.started = self.reported = time.monotonic()
 
     def report(self) -> None:
-        """Print the line, unless one was printed a moment ago."""
+        """Print the line, unless the last one was printed less than ten seconds ago."""
         now = time.monotonic()
         if now - self.reported >= PROGRESS_SECONDS:
             self.reported = now

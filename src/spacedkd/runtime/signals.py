@@ -27,7 +27,7 @@ POLL_SECONDS = 0.5
 
 
 class Stopped(Exception):
-    """A run was told to stop. Everything up to its last turn is saved, and `resume` continues it."""
+    """A run was asked to stop. Everything up to its last turn is saved, and `resume` continues it."""
 
     def __init__(self, folder: Path | str = "", turn: int = 0, turns: int = 0, counted: str = "turns") -> None:
         """`counted` names what `turn` and `turns` count: turns of a run, or runs of a comparison."""

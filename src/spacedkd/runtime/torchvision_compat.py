@@ -1,7 +1,7 @@
 """Make torchvision importable next to a CPU build of torch.
 
-torchvision's wheel on the package index is built for CUDA. Beside a CPU build of torch its native library does not
-load, and its import then fails because it describes two operators, `nms` and `qnms`, that nobody has declared.
+torchvision's wheel on the package index is built for CUDA. With a CPU build of torch its native library does not load,
+and its import then fails because it describes two operators, `nms` and `qnms`, that are not declared.
 Declaring their schemas is enough; nothing here ever calls them. Where the native library loads, nothing is done.
 """
 

@@ -1,7 +1,7 @@
 """User code, named `package.module:Name`: which names may be imported, where modules are found, how errors are shown.
 
-A name that was typed, or written in Python, is imported when it is needed. A name that stands in a file (the spec.json
-of a run, say) is marked when the file is read, and is never imported unless the user trusts the file. All names are
+A name that was typed, or written in Python, is imported when it is needed. A name in a file (the spec.json of a
+run, for instance) is marked when the file is read, and is never imported unless the user trusts the file. All names are
 imported here, and nowhere else.
 """
 
@@ -34,7 +34,7 @@ _trusted: set[str] = set()
 
 
 class FromFile(str):
-    """A name of code that stands in a file: a text like any other, but `load_object` refuses to import it."""
+    """A name of code that was read from a file: a str, but `load_object` refuses to import it."""
 
     file: str
 
@@ -69,10 +69,10 @@ def is_user_code(name: str) -> bool:
 
 
 def untrusted_error(name: str) -> UserError:
-    """Return the error to raise instead of importing a name that stands in a file."""
+    """Return the error to raise instead of importing a name that was read from a file."""
     return UserError(
         f"{getattr(name, 'file', 'A file')} names code, {str(name)!r}, and code that a file names is not imported. "
-        "If you trust whoever wrote the file, give --trust-code."
+        "If you trust the author of the file, give --trust-code."
     )
 
 
@@ -82,14 +82,14 @@ def trust(names: Iterable[str]) -> None:
 
 
 def check_trusted(names: Iterable[str]) -> None:
-    """Refuse names that stand in a file and are not trusted; called before any work is done with them."""
+    """Refuse names that were read from a file and are not trusted; called before any work is done with them."""
     for name in names:
         if isinstance(name, FromFile) and name not in _trusted:
             raise untrusted_error(name)
 
 
 def load_object(name: str) -> Any:
-    """Import and return the object that `package.module:Name` names; refuse a name that stands in an untrusted file."""
+    """Import and return the object that `package.module:Name` names; refuse a name from an untrusted file."""
     check_trusted([name])
     module, _, attribute = name.partition(":")
     try:
@@ -100,7 +100,7 @@ def load_object(name: str) -> Any:
         loaded = getattr(importlib.import_module(module), attribute)
     except UserError:
         raise
-    except Exception as error:  # it is somebody else's code that runs here
+    except Exception as error:  # user code runs here
         if (frame := _user_frame(error)) is not None:
             raise UserCodeError(f"{name} cannot be imported: {_describe(error)}{_location(frame)}.") from error
         line = (str(error).splitlines() or [repr(error)])[0]

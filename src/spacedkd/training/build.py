@@ -103,12 +103,12 @@ def _check_last_batch(run: ResolvedRun, models: dict[str, nn.Module]) -> None:
     ranks, cut = run.spec.engine.processes, run.spec.accumulate
     smallest = make_stream(run.spec, run.data, 0, ranks).size(run.steps_per_epoch - 1)
     parts = (part for model in models.values() for part in model.modules())
-    least = 2 if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in parts) else 1
-    if smallest < least * ranks and least > 1:
+    min_per_rank = 2 if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in parts) else 1
+    if smallest < min_per_rank * ranks and min_per_rank > 1:
         raise last_batch_error(smallest, "items", run.spec.batch_size, ranks)
-    if smallest < least * ranks * cut:
-        norm = ", two for BatchNorm" if least > 1 else ""
-        way_out = "--drop-last or fewer parts" if run.spec.batch_size >= least * ranks * cut else "fewer parts"
+    if smallest < min_per_rank * ranks * cut:
+        norm = ", two for BatchNorm" if min_per_rank > 1 else ""
+        way_out = "--drop-last or fewer parts" if run.spec.batch_size >= min_per_rank * ranks * cut else "fewer parts"
         raise UserError(
             f"The last batch of an epoch has {smallest} images for {ranks * cut} parts (--accumulate {cut} on {ranks} "
             f"device(s)), and each needs one{norm}: use {way_out}."

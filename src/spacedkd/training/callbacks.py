@@ -43,7 +43,11 @@ class Callbacks(Callback):
     def __init__(self, callbacks: Iterable[Callback] = ()) -> None:
         self.callbacks = [*callbacks]
         self.turn: Turn | None = None
-        """the turn that is taken now, or was taken last"""
+        """the current turn, or the last one"""
+
+    def start(self, callbacks: Iterable[Callback]) -> None:
+        """Pass all calls from here on to these callbacks."""
+        self.callbacks = [*callbacks]
 
     def before_step(self, turn: Turn) -> None:
         self.turn = turn
@@ -97,9 +101,9 @@ class Cost(Callback):
         """Count the passes through `models`; `learners` has the model that each role updates."""
         self._learners = learners
         self.counts: dict[str, Counter[str]] = {}
-        """role -> what its turns cost, such as "student forward images" """
+        """role -> counts of its turns, by names such as "student forward images" """
         self._current: Counter[str] = Counter()  # the counts of the role whose turn it is
-        self._images = 0  # in the batch that passes are made for; 0 while nothing is counted
+        self._images = 0  # images in the current micro-batch; 0 while nothing is counted
         for name, model in models.items():
             model.register_forward_hook(lambda module, inputs, output, name=name: self._count_pass(name))
 
@@ -110,13 +114,17 @@ class Cost(Callback):
             self._current[f"{model} {direction} passes"] += passes
             self._current[f"{model} {direction} images"] += passes * self._images
 
+    def restore(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+        """Continue from the counts of a checkpoint."""
+        self.counts = {role: Counter(role_counts) for role, role_counts in counts.items()}
+
     def start_part(self, role: str, images: int, number: int, count: int) -> None:
         """Count passes from here on for a role, on part `number` of the `count` parts of a global batch."""
         self._current = self.counts.setdefault(role, Counter())
         self._images = images * (number + 1) // count - images * number // count
 
     def on_step(self, turn: Turn, result: StepResult) -> None:
-        """Count one update of the role's model, and no passes until the next batch."""
+        """Count one update of the role's model; passes are not counted until the next batch."""
         self._images = 0
         learner = self._learners[turn.role]
         self.counts[turn.role][f"{learner} updates"] += 1
@@ -136,14 +144,14 @@ class Cost(Callback):
         return {**totals, "by_model": dict(sorted(counts.items()))}
 
 
-MEMORY_SECONDS = 20.0
-"""of training, after which the timer has forgotten most of an earlier pace"""
+SPEED_WINDOW_SECONDS = 20.0
+"""time constant of the moving average that is a role's training speed"""
 
 
 class Timer(Callback):
-    """The pace of a run by the clock of this process; nothing of it is in the journal.
+    """The speed of a run by the clock of this process; nothing of it is in the journal.
 
-    No device is waited for: where one computes beside the host, losses that are logged keep the two together.
+    The timer does not synchronise with the device: a GPU may compute behind the host, until losses are logged.
     """
 
     def __init__(self, turns_left: Mapping[str, int]) -> None:
@@ -160,16 +168,19 @@ class Timer(Callback):
         result.images_per_second = self.images_per_second(turn.role, result.images)
 
     def images_per_second(self, role: str, images: int) -> float:
-        """Count a step on so many images that has just ended, and return the role's pace of late."""
+        """Count a step on `images` images that has just ended, and return the role's speed over the last 20 s."""
         step_seconds = time.monotonic() - self._step_began
         recent_images, recent_seconds = self._recent.get(role, (0.0, 0.0))
-        keep = math.exp(-step_seconds / MEMORY_SECONDS)
+        keep = math.exp(-step_seconds / SPEED_WINDOW_SECONDS)
         recent_images, recent_seconds = recent_images * keep + images, recent_seconds * keep + step_seconds
         self._recent[role] = recent_images, recent_seconds
         return recent_images / max(recent_seconds, 1e-9)
 
     def end_turn(self, turn: Turn) -> None:
-        """Count a turn that is trained, evaluated and saved."""
+        """Count a turn with its evaluation and its saves.
+
+        `ProgressCallback` calls it: at `on_turn_end` of the timer itself, before the checkpoint, the turn is not saved.
+        """
         now = time.monotonic()
         self._seconds[turn.role] = self._seconds.get(turn.role, 0.0) + now - self._turn_ended
         self._turns[turn.role] += 1
@@ -177,25 +188,29 @@ class Timer(Callback):
         self._turn_ended = now
 
     def on_wait(self, turn: Turn | None, waiting: str) -> None:
-        self._turn_ended = time.monotonic()  # waiting says nothing about the pace
+        self._turn_ended = time.monotonic()  # waiting is not counted as training
 
     def seconds_left(self) -> float:
-        """Return the seconds the run will still take; a role that has not learned yet counts as the mean of others."""
+        """Return the seconds the run will still take; a role that has not learned yet counts with the mean time."""
         mean = sum(self._seconds.values()) / max(self._turns.total(), 1)
         pace = {role: self._seconds[role] / self._turns[role] for role in self._turns}
         return sum(count * pace.get(role, mean) for role, count in self._turns_left.items() if count > 0)
 
 
 class JournalCallback(Callback):
-    """Makes an entry of every logged loss, skipped update and accuracy; the first process writes them down."""
+    """Makes an entry of every logged loss, skipped update and accuracy; the first process writes the journal."""
 
     def __init__(
         self, run: ResolvedRun, position: Position, log: Callable[[Mapping[str, Any], float | None], None]
     ) -> None:
-        """`log` hands an entry to all callbacks, this one included."""
+        """`log` passes an entry to all callbacks, this one included."""
         self._run, self._position, self._log_entry = run, position, log
         self.journal: Journal | None = None
-        """where there is none nothing is written: in all processes but the first"""
+        """the open journal in the first process, None in all others"""
+
+    def write_to(self, journal: Journal | None) -> None:
+        """Write all entries from here on into an open journal; nowhere if it is None."""
+        self.journal = journal
 
     def on_step(self, turn: Turn, result: StepResult) -> None:
         if result.skipped:
@@ -213,7 +228,7 @@ class JournalCallback(Callback):
         self.add({"event": event, **when, **values}, images_per_second)
 
     def add(self, entry: Mapping[str, Any], images_per_second: float | None = None) -> None:
-        """Hand an entry to all callbacks, in the first process alone: others log nothing."""
+        """Pass an entry to all callbacks in the first process; do nothing in others, which log nothing."""
         if self.journal is not None:
             self._log_entry(entry, images_per_second)
 
@@ -228,26 +243,32 @@ class RecordingCallback(Callback):
     def __init__(self, recorder: TrajectoryRecorder, cost: Cost, refresh_averages: Callable[[str], None]) -> None:
         """`refresh_averages` brings the averages of a role's weights up to date; all processes must call it."""
         self.recorder, self._cost, self._refresh_averages = recorder, cost, refresh_averages
-        self.writes = False
-        """set in the first process, once its folder is open"""
+        self._writes = False
+
+    @contextmanager
+    def open(self, done: Mapping[str, int], journal: Iterable[Mapping[str, Any]]) -> Iterator[None]:
+        """Open the recorder in the first process, the one that writes; see `TrajectoryRecorder.open`."""
+        with self.recorder.open(done, journal):
+            self._writes = True
+            yield
 
     def writes_weights(self, turn: Turn) -> bool:
         return self.recorder.records(turn)
 
     def on_log(self, entry: Mapping[str, Any], images_per_second: float | None) -> None:
-        if self.writes:
+        if self._writes:
             self.recorder.add(entry)
 
     def on_turn_end(self, turn: Turn) -> None:
         if self.recorder.records(turn):
             self._refresh_averages(turn.role)
-        if self.writes:
+        if self._writes:
             self.recorder.save(turn, self._cost.counts[turn.role])
 
 
 HEARTBEAT_SECONDS = 5.0
 _NOT_IN_HEARTBEAT = ("accuracy", "losses", "lr")
-"""fields of an event: they are in the journal, and reading losses may wait for a device"""
+"""fields of an event that are in the journal; reading losses synchronises with the device"""
 
 
 class Heartbeat(Callback):
@@ -263,16 +284,16 @@ class Heartbeat(Callback):
         self._thread: threading.Thread | None = None
 
     def on_event(self, event: Event) -> None:
-        """Take the progress that is written next."""
+        """Keep the event; the next heartbeat has its progress."""
         self._progress["event"] = event
 
     def note_saved(self, turn: int) -> None:
-        """Take the number of turns from which the run would resume."""
+        """Keep the number of turns from which the run would resume."""
         self._progress["saved"] = turn
 
     @contextmanager
     def running(self, turn: int, turns: int, roles: Sequence[str]) -> Iterator[None]:
-        """Write the file while a run is trained, and at last how it ended, unless it is finished."""
+        """Write the file while a run is trained; at the end write how it ended, unless it is finished."""
         self._progress = {"began": time.time(), "saved": turn, "turn": turn, "turns": turns, "roles": [*roles]}
         ended = {"ended": "stopped"}
         self._write()
@@ -290,7 +311,7 @@ class Heartbeat(Callback):
                     self._write(ended)
 
     def remove(self) -> None:
-        """Remove the file before the run is finished: a finished run has none, wherever a kill comes."""
+        """Remove the file before the result is written, so that a finished run has none, whenever it is killed."""
         self._stop()
         self._run.remove(self._path)
 
@@ -304,9 +325,9 @@ class Heartbeat(Callback):
             self._thread.join()
 
     def _write(self, more: Mapping[str, Any] | None = None) -> None:
-        """Replace the file whole, but do not force it to disk: after a power cut nobody trains.
+        """Replace the file as a whole, without fsync: after a power cut no process trains.
 
-        A full disk ends nothing here, nor does a folder that was moved: what the run itself writes next will.
+        Errors of a full disk or a moved folder are ignored here: the next write of the run itself raises them.
         """
         progress = dict(self._progress)
         event = progress.pop("event", None)
@@ -323,12 +344,12 @@ class Heartbeat(Callback):
 def _kind(error: BaseException) -> str:
     if isinstance(error, Exception):
         return "diverged" if isinstance(error, Diverged) else "failed"
-    return "killed"  # by who did not want to wait for what would be saved
+    return "killed"  # KeyboardInterrupt or SystemExit: ended at once, without a save
 
 
 @dataclass(frozen=True)
 class RunParts:
-    """The parts of an open run from which its checkpoints and its result are written."""
+    """The parts of an open run that its checkpoints and its result are written from."""
 
     state: TrainingState
     position: Position
@@ -341,14 +362,14 @@ class RunParts:
 
 
 class BackgroundThread:
-    """One piece of work at a time in a thread; what it raises is raised again where somebody waits for it."""
+    """A thread for one piece of work at a time; its error is raised again in the thread that waits for it."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def start(self, work: Callable[[], None]) -> None:
-        """Start when the work before it is done."""
+        """Start this work when the work before it is done."""
         self.wait()
         self._thread = threading.Thread(target=self._run, args=(work,))
         self._thread.start()
@@ -367,7 +388,7 @@ class BackgroundThread:
         self.check()
 
     def check(self) -> None:
-        """Raise what has gone wrong so far."""
+        """Raise the error of the work so far, if there is one."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -376,7 +397,7 @@ class BackgroundThread:
 class CheckpointCallback(Callback):
     """Saves models, optimizers and the position: every `save_every`, when the run stops, and at its end.
 
-    Training waits only for the copy in host memory; a thread writes it.
+    Training waits only until a copy is in host memory; a thread writes the file.
     """
 
     def __init__(self, parts: RunParts) -> None:
@@ -384,8 +405,11 @@ class CheckpointCallback(Callback):
         self._thread = BackgroundThread()
         self._saved_turns = -1
         self._oldest_needed: Mapping[str, int] = {}
-        self.started = time.monotonic()
-        """when the run would have started had it been trained without a break"""
+        self._started = time.monotonic()
+
+    def start_clock(self) -> None:
+        """Count the seconds of training from here on, on top of those in the restored position."""
+        self._started = time.monotonic() - self.parts.position.seconds
 
     def optimizers(self) -> dict[str, Any]:
         """Return the optimizers of all models that learn here, by the model's name."""
@@ -414,14 +438,14 @@ class CheckpointCallback(Callback):
             self.save()
 
     def save(self) -> None:
-        """Copy everything up to this turn now, and write it while training continues."""
+        """Copy the run's state after this turn, and write it to disk while training continues."""
         self._thread.wait()
         state, position, folder = self.parts.state, self.parts.position, self.parts.folder
         journal = self.parts.journal.journal
         if journal is not None:
             position.journal_bytes = journal.length()
             position.journal_digest, position.best_digest = journal.digest(), self.parts.best.digest
-            position.seconds = time.monotonic() - self.started
+            position.seconds = time.monotonic() - self._started
             position.cost = {role: dict(counts) for role, counts in self.parts.cost.counts.items()}
             self._oldest_needed = self.parts.replay.mark_save()
         checkpoint.save(
@@ -442,14 +466,14 @@ class CheckpointCallback(Callback):
         assert journal is not None
 
         def work() -> None:
-            journal.sync()  # first: the checkpoint says how long it is
+            journal.sync()  # first: the checkpoint holds the journal's length
             write_checkpoint()
-            replay.release(oldest_needed, self.parts.folder)  # last: no checkpoint needs older snapshots now
+            replay.release(oldest_needed, self.parts.folder)  # last: now no checkpoint needs older snapshots
 
         self._thread.start(work)
 
     def close(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Let a save end, whatever ends the run; what goes wrong in it must not hide what went wrong before."""
+        """Wait for a save that is being written; its error must not replace an earlier error of the run."""
         try:
             self._thread.wait()
         except BaseException:
@@ -463,7 +487,7 @@ class ProgressCallback(Callback):
     def __init__(
         self, run: ResolvedRun, position: Position, timer: Timer, replay: Replay, emit: Callable[[Event], None]
     ) -> None:
-        """`emit` hands an event to all callbacks."""
+        """`emit` passes an event to all callbacks."""
         self._run, self._position, self._timer, self._replay, self._emit = run, position, timer, replay, emit
         self._ends = run.timeline.ends()
         self._accuracy: float | None = None
@@ -496,7 +520,7 @@ class ProgressCallback(Callback):
 
     def on_end(self) -> None:
         last = [*self._run.timeline.blocks(after=len(self._run.timeline) - 1)][-1].role
-        if last in self._replay.trajectories:  # it had no turn here after which an event was made
+        if last in self._replay.trajectories:  # a replayed role had no turn here, and so no event
             self._emit(self._event(last, self._run.total_steps)._replace(accuracy=self._replay.accuracy.get(last)))
 
     def _event(self, role: str, step: int) -> Event:
@@ -514,12 +538,12 @@ class ProgressCallback(Callback):
 
 
 class UserCallback(Callback):
-    """Calls the function that somebody has given to `train`; what it raises ends the run, and saves nothing."""
+    """Calls the function given to `train` as `callback`; an error in it ends the run without a save."""
 
     def __init__(self, function: Callable[[Event], None]) -> None:
         self._function = function
         self.error: BaseException | None = None
-        """what the function has raised"""
+        """the error that the function has raised"""
 
     def on_event(self, event: Event) -> None:
         try:
@@ -530,7 +554,7 @@ class UserCallback(Callback):
 
 
 class ResultCallback(Callback):
-    """Writes the student and, last of all, the result when the run has come to its end."""
+    """Writes the student, and then the result, when the run has come to its end."""
 
     def __init__(self, parts: RunParts) -> None:
         self.parts = parts
@@ -567,7 +591,7 @@ class ResultCallback(Callback):
         write_json(folder.result, result, folder.handle)
 
     def _whole_modules(self) -> dict[str, nn.Module]:
-        """Return the models as one process can have them; those that FSDP shards are read from the checkpoint."""
+        """Return the models with whole weights; where FSDP shards them, they are read from the checkpoint."""
         state, run, modules = self.parts.state, self.parts.state.run, self.parts.state.modules()
         if not uses_fsdp(state.fabric):
             return modules

@@ -104,7 +104,7 @@ def seed(device: torch.device, number: int) -> None:
 
 
 def describe_machine(fabric: Fabric, spec: RunSpec) -> dict[str, Any]:
-    """Return what result.json says about the machine a run was trained on."""
+    """Return the description of this machine for result.json."""
     before = {"processes_before": [*spec.processes_before], "bit_equal": False} if spec.processes_before else {}
     return {
         "torch": torch.__version__,
@@ -159,7 +159,7 @@ def setup_replayed(fabric: Fabric, model: nn.Module) -> nn.Module:
 
 
 def unwrap_ddp(fabric: Fabric, model: nn.Module, module: nn.Module) -> nn.Module:
-    """Return what to call while a model that can learn is frozen: DDP would broadcast its buffers at every call."""
+    """Return a model that can learn without DDP, to call while it is frozen: DDP broadcasts buffers at every call."""
     has_ddp = isinstance(model._forward_module, DistributedDataParallel)
     return _FabricModule(module, fabric.strategy) if has_ddp else model
 
@@ -220,7 +220,7 @@ _INSTRUCTION_LIMITS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CP
 def supports_channels_last(
     model: nn.Module, device: torch.device, samples: Sequence[Inputs], precision: str = "32-true"
 ) -> bool:
-    """Tell whether a model, called with inputs like these, may be in channels_last layout on this device.
+    """Return whether a model, called with inputs like these, may be in channels_last layout on this device.
 
     On CPUs oneDNN may write past a buffer. Its weight gradient of a strided 1x1 convolution copies an image's pixels
     into a buffer of (pixels x input channels) numbers, but addresses it as if each pixel had a whole vector of channels
@@ -275,7 +275,7 @@ def _largest_output(model: nn.Module, convolutions: Sequence[nn.Conv2d], samples
 def patch_strided_convolutions(model: nn.Module, device: torch.device, precision: str) -> None:
     """Change how a model computes strided convolutions in bfloat16 on a CPU, where gradients are unwritten or slow.
 
-    Unwritten: some weight gradients are memory that nobody has written to (torch 2.13, AVX-512, both layouts). They are
+    Unwritten: some weight gradients are uninitialised memory (torch 2.13, AVX-512, both layouts). They are
     those of strided convolutions with kernels larger than 1x1 that pad maps narrower than their stride, for instance
     3x3 with stride 2 on maps of 1x1. All others tried were right: strides 1 to 4, kernels 2 to 7, maps up to 6x6, and
     any maps padded before. So narrow maps are padded before the convolution.

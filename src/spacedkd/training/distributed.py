@@ -1,11 +1,11 @@
-"""Several processes that train one run: they meet, stop and fail together, shard weights, and share BatchNorm.
+"""Several processes that train one run: they start, stop and fail together, shard weights, and share BatchNorm.
 
 Lightning Fabric starts them, and runs of one process too; all of it that training uses is imported here.
 
 - `rendezvous_timeout` ends processes that wait in vain for the others to start.
-- `watch_ranks` ends all ranks when one of them dies. A collective operation waits for all ranks, so beside the process
-  group each rank holds a connection to the first: the system closes those of a process that is killed, and the others
-  stop with a line that says so. A rank that fails sends its error before it ends, so that the first rank can print it.
+- `watch_ranks` ends all ranks when one of them dies. A collective operation waits for all ranks, so each rank also has
+  a connection to the first: the system closes those of a process that is killed, and the other ranks stop with an
+  error. A rank that fails sends its error before it ends, so that the first rank can print it.
 - `CollectiveStop` makes all ranks stop after the same turn.
 - `fsdp_strategy` shards weights over devices (FSDP2).
 - `broadcast_buffers` and `gather_rows` exchange BatchNorm's statistics and rows of a batch.
@@ -248,7 +248,7 @@ def _connect(fabric: Fabric) -> dict[int, socket.socket]:
     if fabric.global_rank == 0:
         with socket.create_server(("" if several_machines else environment.main_address, 0)) as server:
             server.settimeout(CONNECT_SECONDS)
-            token = secrets.token_hex(8)  # anybody may connect to an open port: only a rank knows the token
+            token = secrets.token_hex(8)  # any process may connect to an open port: only ranks know the token
             fabric.broadcast((server.getsockname()[1], token))
             connections: dict[int, socket.socket] = {}
             while len(connections) < fabric.world_size - 1:
@@ -269,10 +269,10 @@ def _connect(fabric: Fabric) -> dict[int, socket.socket]:
 
 
 class CollectiveStop(AbstractContextManager["CollectiveStop"]):
-    """A stop request that reaches all ranks after the same turn, whichever rank it was made to.
+    """A stop request to any rank that reaches all ranks after the same turn.
 
-    After a turn each rank sends whether it was told to stop, over a process group of its own on the CPUs, and reads
-    the result of the turn before. So no rank waits for another, and GPUs are not synchronised. Ranks that wait for a
+    After a turn each rank sends whether it was asked to stop, over a separate process group on the CPUs, and reads the
+    result of the turn before. So no rank waits for another, and GPUs are not synchronised. Ranks that wait for a
     snapshot look for it together: all of them get it, or stop, at the same time.
     """
 
@@ -281,7 +281,7 @@ class CollectiveStop(AbstractContextManager["CollectiveStop"]):
         self._stop_while_waiting = False
         self._group: Any = None
         self._pending: tuple[Any, torch.Tensor] | None = None
-        """the reduction that is under way, and the flag it will set"""
+        """unfinished all-reduce, and the tensor of its result"""
 
     def __enter__(self) -> "CollectiveStop":
         if self._has_peers:
@@ -294,7 +294,7 @@ class CollectiveStop(AbstractContextManager["CollectiveStop"]):
             distributed.destroy_process_group(self._group)
 
     def poll(self) -> bool:
-        """Return whether to stop after this turn; of several ranks, whether one was told to at the turn before."""
+        """Return whether to stop after this turn; with several ranks, whether one was asked to at the turn before."""
         if self._group is None:
             return self._stop()
         if self._receive():
@@ -304,7 +304,7 @@ class CollectiveStop(AbstractContextManager["CollectiveStop"]):
         return False
 
     def all_ready(self, ready: bool) -> bool:
-        """Return whether what all ranks wait for is ready on each of them."""
+        """Return whether `ready` is true on all ranks."""
         if self._group is None:
             return ready
         flags = torch.tensor([int(self._stop()), int(not ready)])
@@ -329,7 +329,7 @@ class CollectiveStop(AbstractContextManager["CollectiveStop"]):
 
 
 def fsdp_strategy(processes: int) -> ModelParallelStrategy:
-    """Return Fabric's strategy that shards models over so many processes."""
+    """Return Fabric's strategy that shards models over the processes."""
     return ModelParallelStrategy(_shard, data_parallel_size=processes, tensor_parallel_size=1)
 
 
@@ -400,7 +400,7 @@ def _all_gather(tensor: Tensor, ranks: int) -> list[Tensor]:
 
 # BatchNorm over the whole batch of all ranks.
 # torch.nn.SyncBatchNorm computes on GPUs only, and replaces a module, whose activation it drops where timm has fused
-# one. Here the modules stay what they are, under the same names, and learn alike on any device.
+# one. Here the modules keep their classes and names, and learn in the same way on any device.
 
 
 def synchronize_batch_norm(model: nn.Module) -> None:

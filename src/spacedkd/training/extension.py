@@ -1,4 +1,4 @@
-"""A run made longer (`train --extend`): it continues, in a new folder, where another run ended or was stopped.
+"""Extension of a run (`train --extend`): a longer run continues, in a new folder, from another run's last turn.
 
 Turns and learning rates are pure functions of the step, so those of the shorter and of the longer run can be compared
 up to the turn the shorter one has reached. How the run continues is written into its spec (`extends`):
@@ -139,13 +139,13 @@ def _turns_done(folder: RunFolder) -> int:
 
 
 def _same_turns(old: ResolvedRun, new: ResolvedRun, count: int) -> bool:
-    """Tell whether the first `count` turns of both runs are equal, and the new one has more."""
+    """Return whether the first `count` turns of both runs are equal, and the new one has more."""
     old_turns, new_turns = (islice(run.timeline.after(0), count) for run in (old, new))
     return len(new.timeline) > count and all(a == b for a, b in zip(old_turns, new_turns, strict=True))
 
 
 def _same_updates(old: ResolvedRun, new: ResolvedRun, count: int) -> bool:
-    """Tell whether the first `count` turns have equal learning rates, batches and losses, and move averages alike."""
+    """Return whether the first `count` turns have equal learning rates, batches, losses and moves of averages."""
     if new.method.depends_on_length:
         return False
     first = islice(old.timeline.after(0), count)

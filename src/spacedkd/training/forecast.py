@@ -68,15 +68,15 @@ class Step:
     seconds: float
     """the median of the turns that were timed"""
     flops: int
-    """two for each multiplication with its addition, forward and backward, of all models"""
+    """floating-point operations of all models, forward and backward; a multiply-add counts as two"""
     activations: int
     """bytes kept for the backward pass"""
     first: Mapping[str, int]
-    """the passes of the role's very first turn, as `Cost` counts them; images as if the batch were one image"""
+    """passes of the role's first turn as `Cost` counts them, with images per image of the batch"""
     later: Mapping[str, int]
-    """the passes of any other turn of the role"""
+    """passes of any later turn of the role"""
     evaluation_seconds: float
-    """of the role on all splits that are evaluated; with the moving average, if the role has one"""
+    """time of one evaluation of the role on all splits, and of its moving average, if it has one"""
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,12 @@ class Disk:
 
     checkpoint: int
     students: int
-    """the student, and its average and its best epoch if there are"""
+    """bytes of the student, and of its average and its best epoch if they are saved"""
     journal: int
     other: int
     """spec.json, classes.json and result.json"""
     snapshots: int = 0
-    """of the roles that are recorded"""
+    """bytes of the recorded roles' snapshots"""
 
     @property
     def needed(self) -> int:
@@ -118,31 +118,31 @@ class Disk:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The cost of a run in all, and of what is left of it."""
+    """The cost of a whole run, and of its remaining turns."""
 
     spec: RunSpec
-    """resolved"""
+    """resolved spec"""
     turns: int
     turns_left: int
     roles: tuple[RoleForecast, ...]
-    """from the first teacher to the student"""
+    """forecasts of all roles, from the first teacher to the student"""
     cost: Mapping[str, Any]
-    """of the whole run, as its result.json will have it"""
+    """cost of the whole run, as its result.json will have it"""
     parameters: Mapping[str, int]
     """model -> number of parameters"""
     memory: Memory
     disk: Disk
-    """of the whole run"""
+    """bytes on disk of the whole run"""
     evaluations: int
-    """of all roles, in the whole run"""
+    """number of evaluations of all roles in the whole run"""
     saves_left: int
     start_seconds: float
-    """to read the data and build the models"""
+    """time to read the data and build the models"""
     save_seconds: float
     finish_seconds: float
     finished: bool
     replays: bool = False
-    """whether roles are replayed from another run; their turns count as done"""
+    """True if roles are replayed from another run; their turns count as done"""
 
     @property
     def seconds_left(self) -> float:
@@ -171,14 +171,16 @@ def forecast(
     method: Method | None = None,
     seconds: float = 2.0,
 ) -> Forecast:
-    """Return the cost of `train` with the same arguments; if `folder` holds the run already, also what is left of it.
+    """Return the cost of `train` with the same arguments; if `folder` has the run already, also that of the rest of it.
 
-    Nothing is written into the folder. Each role takes real steps for about so many `seconds`. What `train` would
-    refuse is refused.
+    Nothing is written into the folder. Each role takes real steps for about `seconds`. Arguments that `train` refuses
+    are refused here too.
 
     >>> forecast(RunSpec(), "runs/mine").seconds_left  # doctest: +SKIP
     """
-    objects = Objects(network, teacher, data, collate, optimizer, lr, method)
+    objects = Objects(
+        network=network, teacher=teacher, data=data, collate=collate, optimizer=optimizer, lr=lr, method=method
+    )
     if folder is not None:
         check_folder("folder", folder)
     finished = folder is not None and RunFolder(folder).finished()
@@ -210,7 +212,7 @@ def forecasts(
 
 
 def _check_trainable(spec: RunSpec, folder: RunFolder | None, objects: Objects, library: Library) -> None:
-    """Refuse what training would refuse."""
+    """Refuse a run that training would refuse."""
     check_spec(spec)
     if folder is not None and folder.spec.exists():
         objects.check(read_spec(folder.path).objects, str(folder.path))
@@ -292,7 +294,7 @@ class _Counts:
 
 
 def _count(state: TrainingState, done: int) -> _Counts:
-    """Count what follows after so many turns."""
+    """Count turns, images, evaluations and saves after the first `done` turns."""
     counts, run = _Counts(), state.run
     for turn in run.timeline.after(done):
         counts.turns[turn.role] += 1
@@ -352,7 +354,7 @@ def _total_cost(state: TrainingState, steps: Mapping[str, Step], whole: _Counts)
 FEWEST_STEPS, MOST_STEPS = 3, 40
 """timed steps of a role, however long or short they are"""
 EVALUATED_BATCHES = 4
-"""of every split, from which the time of a whole evaluation is extrapolated"""
+"""batches of every split that are evaluated; the time of a whole evaluation is extrapolated from them"""
 
 
 @dataclass(frozen=True)
@@ -373,9 +375,9 @@ class _Measurement:
 
 
 def _measure(state: TrainingState, folder: RunFolder, seconds: float) -> _Measurement:
-    """Let every role take real steps for about so many seconds, save and finish, in a temporary folder."""
+    """Let every role take real steps for about `seconds`, save and finish, in a temporary folder."""
     session = Session(state, folder)
-    with session.opened():
+    with session.open():
         steps = {role: _measure_role(role, session, seconds) for role in state.run.last_step}
         save_seconds = _time(state, session.checkpoint.save)
         finish_seconds = _time(state, lambda: _finish(session))
@@ -401,7 +403,7 @@ def _finish(session: Session) -> None:
 
 
 def _measure_role(role: str, session: Session, seconds: float) -> Step:
-    """Take a role's first turns: one to warm up, one to count, then as many to time as there are seconds for."""
+    """Take a role's first turns: one to warm up, one to count, then timed ones for about `seconds`."""
     state, run = session.state, session.state.run
     own_turns = islice((turn for turn in run.timeline.after(0) if turn.role == role), MOST_STEPS + 2)
     few = [*islice(cycle(own_turns), MOST_STEPS + 2)]
@@ -413,7 +415,7 @@ def _measure_role(role: str, session: Session, seconds: float) -> Step:
         last_step={role: -1},
     )
     trial = Session(replace(state, run=alone), session.folder)
-    trial.journal.journal = session.journal.journal
+    trial.journal.write_to(session.journal.journal)
     turns, cost = trial.turns(), trial.cost
 
     def take_counted(turn: Turn) -> dict[str, int]:
@@ -569,7 +571,7 @@ def _address(tensor: Tensor) -> int:
 
 @contextmanager
 def _saved_for_backward(accumulates: bool) -> Iterator[dict[int, int]]:
-    """Collect address -> bytes of what autograd saves for a backward pass.
+    """Collect address -> bytes of the tensors that autograd saves for a backward pass.
 
     If gradients are accumulated these are of the last micro-batch: those before have freed theirs.
     """

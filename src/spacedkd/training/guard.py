@@ -1,4 +1,4 @@
-"""The guard: a run whose losses or weights are no longer finite stops before anything of that is saved."""
+"""The guard: it stops a run whose losses or weights are not finite before they are saved."""
 
 import math
 from collections import Counter
@@ -24,38 +24,38 @@ from spacedkd.training.loop import Callback, StepResult
 from spacedkd.training.state import TrainingState
 
 HUGE = 1000
-"""a method's option of at least this size is likelier to be the cause than the learning rate"""
+"""smallest method option that the advice on a divergence names before the learning rate"""
 MOST_TURNS = 1000
-"""turns before a loss that is not finite whose inputs are checked"""
+"""largest number of turns whose inputs are searched for values that are not finite"""
 Undo = Callable[[Losses], str]
-"""undoes an update that left values that are not finite, and returns which, or an empty string where all is well"""
+"""undoes an update that left values that are not finite; returns their kind, or an empty string if all are finite"""
 
 
 class Guard(Callback):
-    """Checks the losses and weights of a run; all processes come to the same verdict."""
+    """Checks the losses and weights of a run; the result is equal in all processes."""
 
     def __init__(
         self, state: TrainingState, position: Position, writes_weights: Callable[[Turn], bool] = lambda turn: False
     ) -> None:
-        """`writes_weights` says whether any callback writes weights after a turn, which are checked before."""
+        """`writes_weights` returns whether any callback writes weights after a turn; they are checked before that."""
         self.state, self._position, self._writes_weights = state, position, writes_weights
         self._finite_until = 0
         self._turn: Turn | None = None
         self._watched: dict[str, TensorSlots] = {}
 
     def start(self) -> None:
-        """Take the models as they are now, before the first turn, to be finite."""
+        """Start watching the models before the first turn; their weights are finite now."""
         self._finite_until = self._position.turns
         self._watched = {name: _watched_tensors(module) for name, module in self.state.modules().items()}
 
     def on_step(self, turn: Turn, result: StepResult) -> None:
-        """Check the losses that are about to be logged; this waits for the device, so the clock is right after it."""
+        """Check the losses that are about to be logged; this synchronises with the device before the timer does."""
         self._turn = turn
         if not result.skipped and self.state.run.logs(turn):
             self.check_losses(turn, result.losses)
 
     def on_turn_end(self, turn: Turn) -> None:
-        """Check the weights that are about to be written: nothing diverged replaces what is not."""
+        """Check the weights that are about to be written, so that diverged ones never replace good ones."""
         if self._writes_weights(turn):
             self.check_weights(turn)
 
@@ -90,7 +90,7 @@ class Guard(Callback):
 
     @contextmanager
     def evaluating(self, turn: Turn) -> Iterator[None]:
-        """Turn logits that are not finite in an evaluation into a divergence, unless the weights are its cause."""
+        """Raise `Diverged` for logits that are not finite in an evaluation; name the weights if they are the cause."""
         try:
             yield
         except NotFinite as error:
@@ -113,18 +113,18 @@ class Guard(Callback):
         return Diverged(f"{line} Saved files are unchanged.", role, step)
 
     def _item_not_finite(self) -> int | None:
-        """Return the row of a training item that is not finite, among those used since the losses last were.
+        """Return the row of a training item that is not finite, among those used since the losses last were finite.
 
-        Only a user's dataset can have one: pixels are bytes. Batches are drawn once more, so nothing need be kept.
+        Only a user's dataset can have one: pixels are bytes. The batches are made again, so none have to be kept.
         """
-        state, plan = self.state, self.state.run
+        state, run = self.state, self.state.run
         items = state.data.train
         if not isinstance(items, Items):
             return None
         begin = max(self._finite_until, self._position.turns - MOST_TURNS)
         row = -1
-        for turn in islice(plan.timeline.after(begin), self._position.turns - begin):
-            for view in plan.views(turn) if turn.role not in state.replayed and row < 0 else ():
+        for turn in islice(run.timeline.after(begin), self._position.turns - begin):
+            for view in run.views(turn) if turn.role not in state.replayed and row < 0 else ():
                 batch = state.stream.batch(*view)
                 if (position := first_not_finite(batch.inputs)) is not None and batch.indices is not None:
                     row = int(items.rows[batch.indices[position]])
@@ -165,11 +165,11 @@ def count_skipped(journal: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 TensorSlots = list[tuple[Mapping[str, Tensor | None], str]]
-"""dictionaries of modules with the names of tensors in them: a module may replace its tensors"""
+"""pairs of a module's dictionary and a tensor's name in it: a module may replace the tensor itself"""
 
 
 def _watched_tensors(module: nn.Module) -> TensorSlots:
-    """Return the tensors that should stay finite: not, say, a mask of -inf among a network's buffers."""
+    """Return the tensors that must stay finite; buffers that are not finite now, such as masks, are left out."""
     parameters: TensorSlots = [(part._parameters, name) for part in module.modules() for name in part._parameters]
     buffers: TensorSlots = [(part._buffers, name) for part in module.modules() for name in part._buffers]
     return [
@@ -192,7 +192,7 @@ def _tensors(slots: TensorSlots) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def _is_wrong(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
-    """Return whether anything in these tensors is not finite, as a tensor on the device: nothing waits for it yet."""
+    """Return whether any value in these tensors is not finite, as a tensor on the device, without waiting for it."""
     local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach() for tensor in tensors]
     filled = [tensor for tensor in local if tensor.numel()]
     if not filled:
@@ -202,7 +202,7 @@ def _is_wrong(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
 
 
 class _ModelState:
-    """Copies of a model's buffers and, where they learn, its parameters."""
+    """Copies of a model's buffers and, if it learns, its parameters."""
 
     def __init__(self, module: nn.Module, parameters: bool) -> None:
         self._copies: list[tuple[dict[str, Any], str, Tensor | None]] = [
@@ -249,7 +249,7 @@ def _copy(slot: Any) -> Any:
 
 
 def way_out(spec: RunSpec) -> str:
-    """Return what to try against a divergence, the likeliest first.
+    """Return advice against a divergence: the setting that is its likeliest cause first.
 
     >>> from spacedkd.config.spec import OptimizerSpec
     >>> way_out(RunSpec(optimizer=OptimizerSpec(weight_decay=100)))

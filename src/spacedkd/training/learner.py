@@ -1,7 +1,7 @@
-"""A model that learns: its weights, its optimizer, and the update that every training step comes down to.
+"""A model that learns: its weights, its optimizer, and its update.
 
-`Learner.update` is the update of a run, `make_optimizer` makes an optimizer by its name. `learning` is for a training
-loop of your own: it says which model learns now.
+`Learner.update` is the update of a run, `make_optimizer` makes an optimizer by its name. `learning` is for training
+loops of users: it lets one model learn and freezes the others.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from spacedkd.config.objects import MakeOptimizer
 from spacedkd.config.optimizer import OptimizerSpec
 from spacedkd.config.serialization import by_signature
+from spacedkd.data.stream import Batch
 from spacedkd.runtime.errors import UserError, first_line, unknown
 from spacedkd.runtime.user_code import is_user_code, load_object, user_code_error
+from spacedkd.schedule import Turn
 from spacedkd.training import device
 from spacedkd.training.distributed import Fabric, uses_fsdp
 
@@ -25,12 +27,18 @@ Losses = Mapping[str, Tensor]
 
 
 class MicroBatch(NamedTuple):
-    """A part of an update's batch; without gradient accumulation the only one, the whole batch."""
+    """A part of the batch of a turn; without gradient accumulation the only one, the whole batch."""
 
-    compute_losses: Callable[[], Losses]
-    """the losses of these images, for the weights as they are when it is called"""
+    turn: Turn
+    batch: Batch
+    number: int = 0
+    """its position among the micro-batches of the turn"""
     weight: float = 1.0
-    """the share of the whole batch's loss"""
+    """its share of the whole batch's loss"""
+
+
+ComputeLosses = Callable[[MicroBatch], Losses]
+"""computes the losses of a micro-batch for the weights as they are when it is called"""
 
 
 class Learner:
@@ -70,27 +78,27 @@ class Learner:
         """The learning rate of the last update."""
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def update(self, micro_batches: Sequence[MicroBatch], lr: float) -> Losses:
+    def update(self, micro_batches: Sequence[MicroBatch], compute_losses: ComputeLosses, lr: float) -> Losses:
         """Take one optimizer step on the sum of the losses, and return the losses from before the step.
 
         Parameters that got no gradient do not move.
         """
-        losses = self._backward(micro_batches)
+        losses = self._backward(micro_batches, compute_losses)
         self._set_lr(lr)
         if self.needs_closure:
-            self._fabric_optimizer.step(self._closure(losses, micro_batches))
+            self._fabric_optimizer.step(self._closure(losses, lambda: self._backward(micro_batches, compute_losses)))
         else:
             self._fabric_optimizer.step()
         return losses
 
-    def _backward(self, micro_batches: Sequence[MicroBatch]) -> Losses:
+    def _backward(self, micro_batches: Sequence[MicroBatch], compute_losses: ComputeLosses) -> Losses:
         """Replace the gradients by those of the summed losses, and return the losses of the whole batch."""
         self._fabric_optimizer.zero_grad(set_to_none=True)
         losses: list[Losses] = []
         for micro_batch in micro_batches:
             is_last = micro_batch is micro_batches[-1]
             with self.fabric.no_backward_sync(self.model, enabled=not is_last):  # ranks average gradients once, at last
-                losses.append(micro_batch.compute_losses())
+                losses.append(compute_losses(micro_batch))
                 self.fabric.backward(_weighted_sum(losses[-1], micro_batch.weight))
         if self.clip is not None:
             self.fabric.clip_gradients(self.model, self._fabric_optimizer, max_norm=self.clip, error_if_nonfinite=False)
@@ -104,10 +112,10 @@ class Learner:
         for number, group in enumerate(self.optimizer.param_groups):
             group["lr"] = lr if self._lr_scales is None else lr * self._lr_scales[number]
 
-    def _closure(self, losses: Losses, micro_batches: Sequence[MicroBatch]) -> Callable[[], Tensor]:
-        """Return a function that computes losses and gradients for an optimizer, as torch's optimizers expect it.
+    def _closure(self, losses: Losses, backward: Callable[[], Losses]) -> Callable[[], Tensor]:
+        """Return a function that computes losses and gradients with `backward`, as torch's optimizers expect it.
 
-        The first call, made while weights and gradients are those that gave `losses`, computes nothing.
+        The first call computes nothing if weights and gradients are still those that gave `losses`.
         """
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         weights_before = [parameter.detach().clone() for parameter in parameters]
@@ -122,7 +130,7 @@ class Learner:
             nonlocal called
             is_first, called = not called, True
             with torch.enable_grad():
-                current = losses if is_first and is_unchanged() else self._backward(micro_batches)
+                current = losses if is_first and is_unchanged() else backward()
             return _weighted_sum(current).detach()
 
         return closure
@@ -162,7 +170,7 @@ def _gradient_version(parameter: Tensor) -> tuple[int, int] | None:
 
 
 def _needs_gradients_only(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether an optimizer never computes losses itself. That is certain for torch's and timm's alone."""
+    """Return whether an optimizer surely never computes losses itself: only torch's and timm's are known."""
     is_builtin = type(optimizer).__module__.startswith(("torch.optim", "timm.optim"))
     return is_builtin and not isinstance(optimizer, torch.optim.LBFGS)
 

@@ -1,8 +1,8 @@
-"""Loggers: CSV, TensorBoard, Weights & Biases, MLflow, or the user's own, told of a run's journal while it is written.
+"""Loggers: CSV, TensorBoard, Weights & Biases, MLflow, or the user's own get the entries of a run's journal.
 
 The journal is the truth; loggers only get copies of its entries. When a run is resumed, entries after its checkpoint
 are removed from the journal and written again. So the files of `csv` and `tensorboard` are made again from the journal,
-and `wandb` and `mlflow`, which cannot take entries back, are not told those entries twice.
+and `wandb` and `mlflow`, which cannot remove entries, do not get those entries twice.
 """
 
 import csv
@@ -75,12 +75,12 @@ def metrics_of(entry: Entry, images_per_second: float | None = None) -> dict[str
 
 
 def key_of(entry: Entry) -> EntryKey:
-    """Return what tells an entry of the journal from all others."""
+    """Return a key that distinguishes an entry of the journal from all others."""
     return entry["turn"], entry["event"], entry["role"]
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return every setting of a spec's JSON by its dotted name; what is empty is left out.
+    """Return every setting of a spec's JSON by its dotted name; empty ones are left out.
 
     >>> flatten({"seed": 0, "optimizer": {"name": "sgd"}, "teacher": None, "milestones": ["1ep"]})
     {'seed': 0, 'optimizer.name': 'sgd', 'milestones': '1ep'}
@@ -98,14 +98,14 @@ class Loggers(Callback):
     """All loggers of a run: those its spec names, and objects of the user.
 
     A named logger that fails is dropped with a notice, and the run continues. An error of a user's object ends the run.
-    When a run is resumed, a user's object is told all entries that are written from then on.
+    When a run is resumed, a user's object gets all entries that are written from then on.
     """
 
     def __init__(self, names: Sequence[str] = (), user_loggers: Sequence[RunLogger] = ()) -> None:
         check_loggers_installed(names)
         self._names, self._user_loggers = names, user_loggers
         self._named: dict[str, tuple[RunLogger, frozenset[EntryKey]]] = {}
-        """each named logger, with the entries it has been told before"""
+        """name -> logger, and the keys of entries it already has"""
 
     def __bool__(self) -> bool:
         return bool(self._names or self._user_loggers)
@@ -140,8 +140,8 @@ class Loggers(Callback):
         if not self:
             return
         metrics, step = metrics_of(entry, images_per_second), entry["step"]
-        for name, (logger, told) in [*self._named.items()]:
-            if key_of(entry) not in told:
+        for name, (logger, logged) in [*self._named.items()]:
+            if key_of(entry) not in logged:
                 with self._drop_on_error(name):
                     logger.log_metrics(dict(metrics), step)
         for logger in self._user_loggers:
@@ -174,9 +174,9 @@ def _user_errors(logger: RunLogger, when: str = "") -> Iterator[None]:
 def _open_named(
     name: str, run: Path, spec: RunSpec, student: str, entries: Sequence[Entry], removed: Sequence[Entry]
 ) -> tuple[RunLogger, frozenset[EntryKey]]:
-    """Return a logger that has been told all entries, and the keys of those it must not be told again."""
+    """Return a logger that has all entries, and the keys of those it must not get again."""
     folder = run / "logs" / name
-    # Of a tracker only the file that is written here: what it keeps beside it is its own.
+    # A tracker's folder is its own except for run.json, which is written here.
     Folder(run).refuse_links([f"logs/{name}/" if name in ("csv", "tensorboard") else f"logs/{name}/run.json"])
     try:
         if name == "csv":

@@ -23,14 +23,14 @@ class StepResult:
     """The outcome of one step of a role."""
 
     losses: Mapping[str, float]
-    """by name; the first look at one waits for the device"""
+    """losses by name; reading one synchronises with the device"""
     lr: float
     images: int
-    """in the global batch"""
+    """number of images in the global batch"""
     skipped: str = ""
-    """which values were not finite, where the update was undone for that reason"""
+    """kind of values that were not finite, if the update was undone because of them"""
     images_per_second: float | None = None
-    """from which the role learned of late; the timer fills it in"""
+    """training speed of this role over the last 20 s; the timer sets it"""
 
 
 class Event(NamedTuple):
@@ -49,34 +49,34 @@ class Event(NamedTuple):
     epoch: float
     """passes over the training images that the role has made"""
     accuracy: float | None
-    """of the role's deepest head on the test images, if it was evaluated after this turn"""
+    """accuracy of the role's deepest head on the test images, if it was evaluated after this turn"""
     waiting: str = ""
-    """what the run waits for, if it does not train because of it"""
+    """snapshot or process that the run waits for; empty while it trains"""
     step: int = 0
-    """batches the role has come to"""
+    """the role's step after this turn"""
     steps: int = 0
-    """batches it will have come to at its last turn"""
+    """the role's step after its last turn"""
     epochs: float = 0.0
     """epochs of the whole run"""
     losses: Mapping[str, float] = {}
-    """of the turn, by name; reading one waits for the device, unless the turn was logged"""
+    """losses of the turn by name; reading one synchronises with the device, unless the turn was logged"""
     lr: float | None = None
-    """the learning rate of the turn"""
+    """learning rate of the turn"""
     images_per_second: float | None = None
-    """from which the role learned of late, without evaluating and saving"""
+    """training speed of this role over the last 20 s, without evaluating and saving"""
     seconds_left: float | None = None
-    """until the end of the run at the pace so far, with evaluating and saving"""
+    """estimated seconds until the end of the run, with evaluating and saving"""
 
 
 EventFunction = Callable[[Event], None]
-"""what `train(callback=...)` takes"""
+"""the type of `train(callback=...)`"""
 
 
 class Role(Protocol):
     """A role of the method as the loop sees it; see `roles.TrainedRole` and `roles.ReplayedRole`."""
 
     def begin(self, block: Block, previous: str) -> Iterator[str]:
-        """Prepare a block, and yield what is waited for until it can start.
+        """Prepare a block; yield a description of what it waits for, again and again, until it can start.
 
         `previous` is the role of the block before it, or the role itself where a block is resumed in its middle.
         """
@@ -88,10 +88,10 @@ class Role(Protocol):
         """Take one turn: losses of the next batch, backward, optimizer step, moving averages."""
 
     def evaluate(self, turn: Turn) -> Iterator[tuple[str, Scores]]:
-        """Yield the accuracy of the role after a turn, and of what else is evaluated then, by name."""
+        """Yield the accuracy of the role after a turn, and of other models that are evaluated then, by name."""
 
     def finish(self) -> Iterator[str]:
-        """Finish the run for this role, and yield what is waited for until that is done."""
+        """Finish the run for this role; yield a description of what it waits for until that is done."""
 
 
 class Callback:
@@ -120,7 +120,7 @@ class Callback:
         """Called with the progress of the run after every turn, and while it waits."""
 
     def on_wait(self, turn: Turn | None, waiting: str) -> None:
-        """Called again and again while the run waits before a turn, or, with None, when all turns are taken."""
+        """Called repeatedly while the run waits before a turn, or, with None, after the last turn."""
 
     def on_stop(self) -> None:
         """Called when the run stops before its end."""
@@ -130,16 +130,16 @@ class Callback:
 
 
 class StopFlag(Protocol):
-    """Whether the run is to stop; equal in all processes (`distributed.CollectiveStop`)."""
+    """A flag that says whether the run is to stop; equal in all processes (`distributed.CollectiveStop`)."""
 
     def poll(self) -> bool:
-        """Return it after a turn."""
+        """Return the flag after a turn."""
 
     def poll_waiting(self) -> bool:
-        """Return it while the run waits."""
+        """Return the flag while the run waits."""
 
 
-class Plan(Protocol):
+class RunView(Protocol):
     """The part of a `ResolvedRun` that the loop reads."""
 
     @property
@@ -149,14 +149,14 @@ class Plan(Protocol):
 
 
 def training_loop(
-    run: Plan,
+    run: RunView,
     position: Position,
     roles: Mapping[str, Role],
     batches: Iterator[Batch],
     callbacks: Callback,
     stop: StopFlag,
 ) -> Iterator[Turn]:
-    """Take the turns of a run that are left, and yield each when it is done; end early when `stop` says so."""
+    """Take the remaining turns of a run, and yield each when it is done; end early when `stop` returns True."""
     previous = position.role
     for block in run.timeline.blocks(after=position.turns):
         role = roles[block.role]
@@ -175,7 +175,7 @@ def training_loop(
                     callbacks.on_evaluate(turn, model, scores)
             callbacks.on_turn_end(turn)
             yield turn
-            if stops and number < len(run.timeline):  # after the last turn there is nothing left to stop
+            if stops and number < len(run.timeline):  # after the last turn the run is not stopped but ended
                 return callbacks.on_stop()
         previous = block.role
     for role in roles.values():

@@ -1,4 +1,11 @@
-"""The roles of a run: trained here, or replayed from a trajectory that another run recorded."""
+"""The roles of a run: trained here, or replayed from a trajectory that another run recorded.
+
+A step of a `TrainedRole` splits the batch into micro-batches; `Learner.update` computes the losses of each with
+`TrainedRole.compute_losses`, which calls the method's `losses`.
+
+A `ReplayedRole` only notes which of its blocks were skipped. The next role that learns waits for the snapshots of the
+replayed roles before it and loads them: no other role reads their weights earlier.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,7 +37,7 @@ from spacedkd.training.state import TrainingState
 from spacedkd.trajectory.replay import Replay
 
 AllReady = Callable[[bool], bool]
-"""returns whether all processes see what this one sees (`distributed.CollectiveStop.all_ready`)"""
+"""returns whether its argument is true in all processes (`distributed.CollectiveStop.all_ready`)"""
 
 
 class TrainedRole:
@@ -49,12 +56,15 @@ class TrainedRole:
     ) -> None:
         self.name, self.state, self.position, self.guard = name, state, position, guard
         self.learner = state.learner(name)
-        self._micro_batches = MicroBatches(state, cost)
-        self._replay, self._all_ready = replay, all_ready
+        self._cost, self._replay, self._all_ready = cost, replay, all_ready
+        self._gather = partial(gather_rows, state.fabric)
 
     def begin(self, block: Block, previous: str) -> Iterator[str]:
-        """Load the snapshots of replayed teachers, then let this role's model learn and freeze all others."""
-        with explained(self.state.run.spec, Turn(block.role, block.steps[0])):
+        """Wait for the snapshots of replayed roles and load them; then let this role's model learn, freeze all others.
+
+        Yields what it waits for.
+        """
+        with explain_errors(self.state.run.spec, Turn(block.role, block.steps[0])):
             yield from self._replay.load(self._all_ready)
             self.state.activate(self.name)
             if previous != self.name:  # equal where a block is resumed in its middle
@@ -70,53 +80,34 @@ class TrainedRole:
     def step(self, turn: Turn, batches: Iterator[Batch]) -> StepResult:
         """Update the role's model with the next batch; an update that is not finite may be undone, as the spec says."""
         run = self.state.run
-        with explained(self.state.run.spec, turn):
+        with explain_errors(run.spec, turn):
             if (extra := run.timeline.forward_only.get(turn)) is not None:
                 with torch.no_grad():
-                    for micro_batch in self._micro_batches.split(extra, next(batches)):
-                        micro_batch.compute_losses()
-            micro_batches, lr = self._micro_batches.split(turn, next(batches)), run.lr(turn)
+                    for micro_batch in self._split(extra, next(batches)):
+                        self.compute_losses(micro_batch)
+            micro_batches, lr = self._split(turn, next(batches)), run.lr(turn)
             undo = self.guard.before_update(self.name)
-            losses = self.learner.update(micro_batches, lr)
+            losses = self.learner.update(micro_batches, self.compute_losses, lr)
             skipped = undo(losses)
             if not skipped:
                 self.state.update_others(self.name, turn.step, lr)
         return StepResult(LossValues(losses), self.learner.lr, self.state.stream.size(turn.step), skipped)
 
-    def evaluate(self, turn: Turn) -> Iterator[tuple[str, Scores]]:
-        """Yield the accuracy of the role's model, and of the student's average or of a student that moved with it."""
-        at_end = self.position.turns == len(self.state.run.timeline)
-        with explained(self.state.run.spec, turn), self.guard.evaluating(turn):
-            yield from evaluate_role(self.state, self.name, at_end)
-
-    def finish(self) -> Iterator[str]:
-        """Yield nothing: what this role has learned is there."""
-        return iter(())
-
-
-class MicroBatches:
-    """A run's way from a turn's batch to its losses: split, seed, count, ask the method, check."""
-
-    def __init__(self, state: TrainingState, cost: Cost) -> None:
-        self._state, self._cost = state, cost
-        self._gather = partial(gather_rows, state.fabric)
-
-    def split(self, turn: Turn, batch: Batch) -> list[MicroBatch]:
-        """Return the batch in as many micro-batches as the spec's `accumulate` says, mostly one."""
-        state = self._state
-        on_device, size = batch.to(state.fabric.device, state.channels_last), state.stream.size(turn.step)
+    def _split(self, turn: Turn, batch: Batch) -> list[MicroBatch]:
+        """Move a turn's batch to the device and cut it into as many micro-batches as the spec's `accumulate` says."""
+        state, size = self.state, self.state.stream.size(turn.step)
+        parts = batch.to(state.fabric.device, state.channels_last).parts(state.run.spec.accumulate)
+        # Ranks average their gradients, so a rank with a larger part of the batch must count for more.
+        weights = [len(part.labels) * state.fabric.world_size / size for part in parts]
         return [
-            MicroBatch(
-                partial(self._losses, turn, part, number),
-                # Ranks average their gradients, so a rank with a larger part of the batch must count for more.
-                weight=len(part.labels) * state.fabric.world_size / size,
-            )
-            for number, part in enumerate(on_device.parts(state.run.spec.accumulate))
+            MicroBatch(turn, part, number=number, weight=weight)
+            for number, (part, weight) in enumerate(zip(parts, weights, strict=True))
         ]
 
-    def _losses(self, turn: Turn, batch: Batch, number: int) -> Losses:
-        """Return the method's losses for one micro-batch; the same masks are drawn whenever it is called."""
-        state, run, fabric = self._state, self._state.run, self._state.fabric
+    def compute_losses(self, micro_batch: MicroBatch) -> Losses:
+        """Return the method's losses for one micro-batch; a second call draws the same dropout masks."""
+        state, run, fabric = self.state, self.state.run, self.state.fabric
+        turn, batch, number, _ = micro_batch
         # Dropout masks depend on the turn, the rank and the micro-batch alone. The first micro-batch has no number in
         # its seed, so that a batch computed whole has the masks it always had.
         masks: list[str | int] = [*dropout_key(turn, run.spec.frozen_mode), fabric.global_rank]
@@ -125,6 +116,16 @@ class MicroBatches:
         losses = run.method.losses(turn.role, state.models, batch, run.progress(turn, self._gather, number))
         _check_losses(losses, run.spec.method.name, turn)
         return losses
+
+    def evaluate(self, turn: Turn) -> Iterator[tuple[str, Scores]]:
+        """Yield the accuracy of the role's model, and of the student's average or of a student that moved with it."""
+        at_end = self.position.turns == len(self.state.run.timeline)
+        with explain_errors(self.state.run.spec, turn), self.guard.evaluating(turn):
+            yield from evaluate_role(self.state, self.name, at_end)
+
+    def finish(self) -> Iterator[str]:
+        """Yield nothing: there is nothing to wait for."""
+        return iter(())
 
 
 def _check_losses(losses: Any, method: str, turn: Turn) -> None:
@@ -149,10 +150,10 @@ def _shape(loss: Any) -> str:
 
 
 def evaluate_role(state: TrainingState, role: str, at_end: bool) -> Iterator[tuple[str, Scores]]:
-    """Yield the accuracy of a role's model after its turn, and of what else is evaluated then, by name.
+    """Yield the accuracy of a role's model after its turn, and of other models that are evaluated then, by name.
 
-    After the student's turn that is its average; after the last one of the run the student, if that turn was
-    another role's and may have moved it: what is reported are the weights that are saved.
+    After a turn of the student its average is evaluated too. After the run's last turn (`at_end`) the student is, if
+    another role took that turn and may have moved the student: reported accuracies are those of the saved weights.
     """
     learner, student = state.learner(role), state.run.roles[-1]
     scores = evaluate_model(state, learner.frozen, learner.module, role)
@@ -166,10 +167,10 @@ def evaluate_role(state: TrainingState, role: str, at_end: bool) -> Iterator[tup
 
 
 def evaluate_model(state: TrainingState, model: nn.Module, module: nn.Module, name: str | None = None) -> Scores:
-    """Accuracy of every head of a model on every part of the data that is not trained on; its mode is given back.
+    """Return the accuracy of every head of a model on every split of the data that is not trained on.
 
-    `module` is the model without what devices and precision wrap around it, and knows its heads. With a `name`, which
-    the message has, logits that are not finite are refused: `NotFinite`, in all processes.
+    `module` is the model without the wrappers of devices and precision; it knows its heads, and its mode is restored.
+    With a `name`, which the message has, logits that are not finite are refused: `NotFinite`, in all processes.
     """
     fabric, spec = state.fabric, state.run.spec
     was_training = module.training
@@ -177,32 +178,31 @@ def evaluate_model(state: TrainingState, model: nn.Module, module: nn.Module, na
     if fabric.world_size > 1:
         broadcast_buffers(module)
     heads: tuple[str, ...] = module.head_names  # type: ignore[assignment]
-    scores, wrong = {}, {}
-    for part, items in state.data.evaluated_splits().items():
+    scores, not_finite = {}, {}
+    for split, items in state.data.evaluated_splits().items():
         rows = torch.arange(fabric.global_rank, len(items), fabric.world_size)
-        mine = items if fabric.world_size == 1 else items.subset(rows)
-        shown = evaluation_batches(
-            mine, _batch_size(spec.batch_size, len(items), fabric.world_size), spec.engine.workers
-        )
-        moved = (batch.to(fabric.device, state.channels_last) for batch in shown)
-        names, counts = count(model, heads, moved)
-        right, undefined = fabric.all_reduce(counts, reduce_op="sum").tolist()  # type: ignore[union-attr]
-        scores[part] = {head: total / len(items) for head, total in zip(names, right, strict=True)}
-        wrong[part] = dict(zip(names, undefined, strict=True))
+        subset = items if fabric.world_size == 1 else items.subset(rows)
+        batch_size = _batch_size(spec.batch_size, len(items), fabric.world_size)
+        batches = evaluation_batches(subset, batch_size, spec.engine.workers)
+        on_device = (batch.to(fabric.device, state.channels_last) for batch in batches)
+        names, counts = count(model, heads, on_device)
+        correct, undefined = fabric.all_reduce(counts, reduce_op="sum").tolist()  # type: ignore[union-attr]
+        scores[split] = {head: total / len(items) for head, total in zip(names, correct, strict=True)}
+        not_finite[split] = dict(zip(names, undefined, strict=True))
     module.train(was_training)
     if name is not None:
-        for part, undefined in wrong.items():
-            _check_defined(state.data.evaluated_splits()[part], part, undefined, name)
+        for split, undefined in not_finite.items():
+            _check_defined(state.data.evaluated_splits()[split], split, undefined, name)
     return scores
 
 
-def _check_defined(items: Images | Encoded | Items, part: str, undefined: Mapping[str, int], name: str) -> None:
+def _check_defined(items: Images | Encoded | Items, split: str, undefined: Mapping[str, int], name: str) -> None:
     """Refuse logits that are not finite; where an input is the cause, name it."""
     try:
-        check_finite(undefined, [*undefined.values()], len(items), f"{part} images by the {name}")
+        check_finite(undefined, [*undefined.values()], len(items), f"{split} images by the {name}")
     except NotFinite as error:
         row = items.first_not_finite() if isinstance(items, Items) else None
-        source = "training" if part == "holdout" else part  # of which an item is held out under the number it has there
+        source = "training" if split == "holdout" else split  # held-out items have their row of the training data
         cause = (
             ""
             if row is None
@@ -212,7 +212,7 @@ def _check_defined(items: Images | Encoded | Items, part: str, undefined: Mappin
 
 
 def _batch_size(trained_with: int, items: int, ranks: int) -> int:
-    """Return a batch size with which all ranks need equally many batches, though some have one item more."""
+    """Return a batch size with which all ranks need equally many batches, even where some have one item more."""
     size, fewest, most = max(256, trained_with), items // ranks, math.ceil(items / ranks)
     while fewest and math.ceil(fewest / size) != math.ceil(most / size):
         size += 1
@@ -220,13 +220,13 @@ def _batch_size(trained_with: int, items: int, ranks: int) -> int:
 
 
 class ReplayedRole:
-    """A role whose weights were recorded by another run, or are being recorded: it takes no turns here."""
+    """A role whose weights another run has recorded or is recording; it takes no turns here."""
 
     def __init__(self, name: str, replay: Replay, all_ready: AllReady) -> None:
         self.name, self._replay, self._all_ready = name, replay, all_ready
 
     def begin(self, block: Block, previous: str) -> Iterator[str]:
-        """Skip a block. Its snapshot is loaded when a role that learns begins: nobody sees the role before that."""
+        """Skip a block without waiting: the next `TrainedRole.begin` waits for its snapshot and loads it."""
         self._replay.skip(block)
         return iter(())
 
@@ -241,7 +241,7 @@ class ReplayedRole:
         raise AssertionError(f"the {turn.role} is replayed and was evaluated where it was trained")
 
     def finish(self) -> Iterator[str]:
-        """Load the last snapshot, and wait until the role's whole cost is known."""
+        """Wait for the last snapshot and load it, and wait until the cost of all the role's turns is known."""
         yield from self._replay.load(self._all_ready)
         yield from self._replay.wait_for_costs()
 
@@ -260,7 +260,7 @@ def make_roles(
 
 
 class LossValues(Mapping[str, float]):
-    """The losses of a turn by name, copied from the device when one is first read: training waits for nothing."""
+    """The losses of a turn by name, copied from the device when one is first read: until then nothing waits for it."""
 
     def __init__(self, losses: Mapping[str, Tensor]) -> None:
         self._losses: Mapping[str, Any] = {name: loss.detach() for name, loss in losses.items()}
@@ -284,8 +284,8 @@ class LossValues(Mapping[str, float]):
 
 
 @contextmanager
-def explained(spec: RunSpec, turn: Turn | None) -> Iterator[None]:
-    """Turn what user code raises, a lost worker and a lack of memory into one line that names the turn, if any."""
+def explain_errors(spec: RunSpec, turn: Turn | None) -> Iterator[None]:
+    """Turn errors of user code, lost workers and a lack of memory into one line that names the turn, if any."""
     when = "" if turn is None else f"at step {turn.step} of the {turn.role}"
     try:
         with user_code(lambda: when):

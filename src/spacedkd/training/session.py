@@ -1,7 +1,5 @@
-"""A run that is open: its folder held, its weights and position restored, its roles and callbacks made."""
+"""An open run: its folder is locked, its weights and position are restored, its roles and callbacks are made."""
 
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -36,7 +34,7 @@ from spacedkd.training.extension import copy_start, restore_start
 from spacedkd.training.guard import Guard
 from spacedkd.training.loggers import Loggers
 from spacedkd.training.loop import Callback, Event, training_loop
-from spacedkd.training.roles import explained, make_roles
+from spacedkd.training.roles import explain_errors, make_roles
 from spacedkd.training.state import TrainingState
 from spacedkd.training.students import BestStudent
 from spacedkd.trajectory.record import TrajectoryRecorder
@@ -45,23 +43,23 @@ from spacedkd.trajectory.replay import Replay
 
 @dataclass(frozen=True)
 class Start:
-    """The way in which a run takes its folder."""
+    """How a run starts in its folder: as a new run, or from what the folder or another run holds."""
 
     new: bool = False
-    """the folder must be free"""
+    """whether the folder must be free"""
     restart: bool = False
-    """a run that is there starts again from its first turn"""
+    """whether a run in the folder starts again from its first turn"""
     extend: RunFolder | None = None
     """the run that this one continues"""
     on_start: Callable[[ResolvedRun, int], None] = lambda run, done: None
-    """called with the run and its number of finished turns, once the folder is held"""
+    """function of the run and its number of finished turns, called before the first turn"""
 
 
 class Session:
     """The training of one run in one process.
 
     >>> session = Session(state, folder)  # doctest: +SKIP
-    >>> with session.opened():            # doctest: +SKIP
+    >>> with session.open():              # doctest: +SKIP
     ...     for turn in session.turns():
     ...         print(turn)
     """
@@ -73,7 +71,7 @@ class Session:
         loggers: Loggers | None = None,
         callback: Callable[[Event], None] = lambda event: None,
     ) -> None:
-        """Make roles and callbacks; nothing is read or written before `opened`."""
+        """Make the callbacks; nothing is read or written before `open`."""
         run, modules = state.run, state.modules()
         self.state, self.folder, self.position = state, folder, Position()
         self.callbacks = Callbacks()
@@ -101,13 +99,18 @@ class Session:
         self.checkpoint, self.result = CheckpointCallback(parts), ResultCallback(parts)
         self._callback = UserCallback(callback)
 
-    def _in_order(self) -> list[Callback]:
+    def callbacks_in_order(self) -> list[Callback]:
         """Return all callbacks in the order in which each of them is called.
 
-        What has diverged is never logged or saved: the guard is first. A snapshot that others replay has its journal:
-        the journal comes before the recording. A checkpoint never says that a run is further than its best student or
-        its recording: it comes after both. Somebody who is told of progress can rely on what was saved, and the result
-        is written last of all.
+        callback      must come before                 because
+        guard         journal, recording, checkpoint   what has diverged is never logged or saved
+        cost          recording, checkpoint            both save the cost with the turn
+        timer         journal, progress                both report its images per second
+        journal       recording                        a snapshot that others replay has its journal
+        best student  checkpoint                       a checkpoint is never further than its best student
+        recording     checkpoint                       a checkpoint is never further than its recording
+        checkpoint    progress, heartbeat, user        an event is sent when its turn is saved
+        result        comes last                       a run with a result has everything else
         """
         run, done = self.state.run, self.state.run.updates(self.position.turns)
         counts = run.timeline.counts()
@@ -129,10 +132,10 @@ class Session:
         ]
 
     def turns(self, stop: CollectiveStop | None = None) -> Iterator[Turn]:
-        """Train, and yield every turn when it is done; end early when `stop` says so."""
+        """Train, and yield every turn when it is done; end early when `stop` returns True."""
         state, run = self.state, self.state.run
         stop = stop or CollectiveStop(state.fabric, never_stop)
-        self.callbacks.callbacks = self._in_order()
+        self.callbacks.start(self.callbacks_in_order())
         self.guard.start()
         roles = make_roles(
             state, self.position, cost=self.cost, guard=self.guard, replay=self.replay, all_ready=stop.all_ready
@@ -144,39 +147,39 @@ class Session:
             for turn in (run.timeline.forward_only.get(update), update)
             if turn is not None
         )
-        # Workers end with the loop, also by an error.
-        with closing(batches(state.stream, views, run.spec.engine.workers)) as loaded, self._explained():
+        # `closing` ends the workers of the data loader with the loop, also after an error.
+        with closing(batches(state.stream, views, run.spec.engine.workers)) as loaded, self._explain_errors():
             yield from training_loop(run, self.position, roles, loaded, self.callbacks, stop)
 
     def train(self, stop: CollectiveStop | None = None) -> None:
-        """Take all turns that are left, or those until `stop` says so."""
+        """Take all remaining turns, or those until `stop` returns True."""
         try:
             for _ in self.turns(stop):
                 pass
         except RuntimeError as error:
             if isinstance(error.__cause__, StopIteration) and error.__cause__ is self._callback.error:
-                raise error.__cause__ from None  # Python replaced it where it passed a generator of ours
+                raise error.__cause__ from None  # Python replaces one that leaves a generator
             raise
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Explain errors of saving and logging as those of roles are; what the user's function raises is left alone."""
+    def _explain_errors(self) -> Iterator[None]:
+        """Explain errors of saving and logging like those of roles; errors of the user's callback stay as they are."""
         try:
             yield
         except Exception as error:
             if self._callback.error is not None and self._callback.error in (error, error.__cause__):
                 raise
-            with explained(self.state.run.spec, self.callbacks.turn):
+            with explain_errors(self.state.run.spec, self.callbacks.turn):
                 raise
 
     @contextmanager
-    def opened(self, start: Start | None = None) -> Iterator[None]:
-        """Hold the folder, with the run restored as it was saved, or at its first turn."""
+    def open(self, start: Start | None = None) -> Iterator[None]:
+        """Lock the folder and restore the run from its checkpoint, if there is one; unlock it at the end."""
         run, fabric = self.state.run, self.state.fabric
         with ExitStack() as stack:
             is_new = False
             if fabric.is_global_zero:
-                stack.enter_context(self.folder.lock())  # before anything is written: others may start here as well
+                stack.enter_context(self.folder.lock())  # before any write: another process may start here too
                 is_new = self._take_folder(start or Start())
             fabric.barrier()
             check_shared_storage(fabric, self.folder.spec)
@@ -190,16 +193,15 @@ class Session:
                     self.position.journal_digest,
                     self.folder.handle,
                 )
-                self.journal.journal = stack.enter_context(journal)
+                self.journal.write_to(stack.enter_context(journal))
                 entries = read_journal(self.folder.journal, self.folder.handle)
-                stack.enter_context(self.recording.recorder.opened(run.updates(self.position.turns), entries))
-                self.recording.writes = True
+                stack.enter_context(self.recording.open(run.updates(self.position.turns), entries))
                 stack.push(self.checkpoint.close)
             self.best.resume()
-            self.checkpoint.started = time.monotonic() - self.position.seconds
+            self.checkpoint.start_clock()
             turns_before = self.position.turns
             try:
-                with self._reported(entries_before):
+                with self._report_progress(entries_before):
                     yield
             except Moved:
                 raise
@@ -210,7 +212,7 @@ class Session:
                 raise
 
     def _take_folder(self, start: Start) -> bool:
-        """Make the folder, which is held, this run's; return whether nobody has trained there before."""
+        """Prepare the locked folder for this run; return whether no run was there before."""
         folder, spec = self.folder, self.state.run.spec
         is_new = not folder.spec.exists()
         if is_new:
@@ -223,7 +225,7 @@ class Session:
             folder.check_holds(spec)
             saved = read_spec(folder.path)
             if (saved.processes_before, saved.log) != (spec.processes_before, spec.log):
-                folder.create(spec)  # from here on the run has another number of processes, or other loggers
+                folder.create(spec)  # the run continues with another number of processes, or other loggers
         if start.restart:
             self.replay.check_complete(folder.path)
             folder.restart()
@@ -237,22 +239,22 @@ class Session:
         return is_new
 
     def _load_checkpoint(self) -> None:
-        """Restore models, optimizers, position and cost as they were saved, where they were."""
+        """Restore models, optimizers, position and cost from the checkpoint, if there is one."""
         latest, first = self.folder.checkpoint, self.folder.first_checkpoint
         file = latest if latest.exists() else first
         if file.exists():
             fingerprints = self.state.run.spec.fingerprints()
             saved = checkpoint.load(file, fingerprints, self.state.modules(), self.checkpoint.optimizers())
-            vars(self.position).update(vars(saved))  # all callbacks have this position
-            self.cost.counts = {role: Counter(counts) for role, counts in self.position.cost.items()}
+            vars(self.position).update(vars(saved))  # in place: all callbacks hold this object
+            self.cost.restore(self.position.cost)
 
     def _entries_to_log(self) -> list[Mapping[str, Any]]:
-        """Return the whole journal, where loggers need it."""
+        """Return all entries of the journal; an empty list where there is no logger or no journal."""
         journal, handle = self.folder.journal, self.folder.handle
         return [*read_journal(journal, handle)] if self.loggers and handle.exists(journal) else []
 
     @contextmanager
-    def _reported(self, entries_before: list[Mapping[str, Any]]) -> Iterator[None]:
+    def _report_progress(self, entries_before: list[Mapping[str, Any]]) -> Iterator[None]:
         """Report progress to `spacedkd status` and to loggers; `entries_before` is the journal before it was cut."""
         if self.journal.journal is None:
             yield

@@ -1,6 +1,6 @@
 """The state of training: the models of a run on its devices, with optimizers, data and replayed trajectories."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -30,27 +30,27 @@ from spacedkd.trajectory.replay import RecordedTrajectory
 from spacedkd.trajectory.store import Settings
 
 BATCH_NORM_BATCHES = 20
-"""from which BatchNorm's statistics of an average are recomputed"""
+"""number of batches that BatchNorm's statistics of an average are recomputed from"""
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """The models of a run on its devices, and all that an update works with."""
+    """The models of a run on its devices, and everything else that an update needs."""
 
     run: ResolvedRun
     fabric: Fabric
     data: RunData
     stream: Stream
     models: dict[str, nn.Module]
-    """all models by name, wrapped as they are called now: to learn, or frozen"""
+    """all models by name, wrapped for the current turn: to learn, or frozen"""
     learners: dict[str, Learner]
     """each model that learns here, with its optimizer"""
     trajectories: Mapping[str, Settings]
-    """role -> what its weights depend on, for roles that are recorded or replayed"""
+    """role -> settings that determine its weights, for roles that are recorded or replayed"""
     replayed: dict[str, RecordedTrajectory]
     """role -> its recorded trajectory, for roles that do not learn here"""
     replayed_averages: dict[str, RecordedTrajectory]
-    """role -> the recorded averages of its weights, where others see those"""
+    """role -> recorded averages of its weights, if other roles see the average in its place"""
     channels_last: bool
     frozen: Mapping[str, nn.Module]
     """models that no optimizer updates here: those of replayed roles, memory, averages of weights"""
@@ -99,7 +99,8 @@ class TrainingState:
     def share_frozen(self, previous: str) -> None:
         """Broadcast the first rank's BatchNorm statistics of the model that has stopped learning, and of copies.
 
-        Ranks have seen other parts of each batch. Memory has no parameters and is equal on all ranks already.
+        They differ, because each rank has seen another part of each batch. A memory has no parameters and is equal on
+        all ranks already.
         """
         if self.fabric.world_size == 1:
             return
@@ -119,7 +120,7 @@ class TrainingState:
             if average.role == role:
                 move_average(self.frozen[name], learner.module, average.share(step))
         if role != self.run.roles[-1] and step == self.run.last_step[role]:
-            self.refresh_averages(role)  # so that what is saved at the end is what others were shown
+            self.refresh_averages(role)  # so that the saved average is the one that other roles saw
 
     def refresh_averages(self, role: str) -> None:
         """Recompute BatchNorm's statistics of the averages of a role's weights, where the run recomputes them."""
@@ -133,9 +134,9 @@ class TrainingState:
         return mean
 
     def _first_inputs(self) -> Iterator[Inputs]:
-        """Yield the inputs of the first batches of the run, which are the same whenever they are asked for."""
-        views = ([View(step)] for step in range(min(BATCH_NORM_BATCHES, self.run.steps_per_epoch)))
-        for batch in batches(self.stream, views, self.run.spec.engine.workers):
+        """Yield the inputs of the first batches of the run; they are the same at every call."""
+        view_lists = ([View(step)] for step in range(min(BATCH_NORM_BATCHES, self.run.steps_per_epoch)))
+        for batch in batches(self.stream, view_lists, self.run.spec.engine.workers):
             yield batch.to(self.fabric.device, self.channels_last).inputs
 
 
@@ -150,75 +151,129 @@ def _keep_statistics(model: nn.Module, keeps: bool) -> None:
 def build_state(run: ResolvedRun, models: dict[str, nn.Module] | None = None) -> TrainingState:
     """Build the models of a run and move them to its devices; nothing is written yet."""
     models = build_models(run) if models is None else models
-    spec, method = run.spec, run.method
-    if spec.teacher_path is not None:
-        check_same_data(RunFolder(spec.teacher_path), run.data, "--teacher-path: ")
-    trajectories = {role: trajectory_settings(run, role, models) for role in shared_roles(run)}
-    replayed = {} if spec.teacher_path is None else find_trajectories(run, trajectories)
-    replayed_averages = find_averages(run, trajectories, replayed)
-    if spec.record and not trajectories.keys() - replayed.keys():
-        raise UserError(
-            "--record has nothing to record: --teacher-path replays every teacher. Leave one of the two out."
-        )
+    trajectories, replayed, replayed_averages = _find_trajectories(run, models)
     learning = [role for role in run.roles if role not in replayed]
-    names = sorted({method.learners[role] for role in learning})
-    fabric = device.start_fabric(spec, find_unused_parameters=len(names) < len(learning))
-    on_device = fabric.device.type != "cpu" and spec.engine.workers == 0
-    data = run.data.to(fabric.device) if on_device else run.data
-    channels_last = spec.channels_last and not uses_fsdp(fabric)  # which wants weights that can be cut
-    samples = data.samples()
-    channels_last &= all(supports_channels_last(m, fabric.device, samples, spec.precision) for m in models.values())
-    if channels_last:
-        models = {name: model.to(memory_format=torch.channels_last) for name, model in models.items()}  # type: ignore[call-overload]
-    for model in models.values():
-        patch_strided_convolutions(model, fabric.device, spec.precision)
-    if spec.sync_batchnorm and fabric.world_size > 1:
-        for name in names:
-            synchronize_batch_norm(models[name])
-    own_lr = is_user_code(spec.optimizer.name) and not is_user_code(spec.rate.shape)
-    # From the weights as they are in the run's precision.
-    averages = {
-        name: fabric.strategy.precision.convert_module(deepcopy(models[method.learners[average.role]]))
-        for name, average in run.averages.items()
-        if average.role in learning or name == run.average_seen(average.role)
-    }
-    learners = {name: Learner(fabric, models[name], spec.optimizer, run.objects.optimizer, own_lr) for name in names}
-    if spec.optimizer.moves_frozen and any(learner.needs_closure for learner in learners.values()):
-        raise UserError("moves_frozen gives others a step without losses: it needs an optimizer of torch's or timm's.")
-    elsewhere = {method.learners[role] for role in replayed}
-    ready = {}
-    for name, model in models.items():
-        add = device.setup_replayed if name in elsewhere else device.setup_frozen
-        ready[name] = learners[name].model if name in learners else add(fabric, model)
-    ready |= {name: device.setup_frozen(fabric, average) for name, average in averages.items()}
-    frozen = {name: model for name, model in ready.items() if name not in learners}
-    if spec.engine.compile:
+    learned = sorted({run.method.learners[role] for role in learning})
+
+    fabric = device.start_fabric(run.spec, find_unused_parameters=len(learned) < len(learning))
+    data = _place_data(run, fabric)
+    channels_last = _use_channels_last(run, models, fabric, data)
+    models = _prepare_networks(run, models, fabric, learned=learned, channels_last=channels_last)
+
+    averages = _copy_averages(run, models, fabric, learning)  # before the models are wrapped
+    learners = _make_learners(run, models, fabric, learned)
+    wrapped = _wrap(run, models | averages, fabric, learners=learners, replayed=replayed)
+    if run.spec.engine.compile:
         compile_blocks(models.values(), fabric.device)
     return TrainingState(
         run=run,
         fabric=fabric,
         data=data,
-        stream=make_stream(spec, data, fabric.global_rank, fabric.world_size),
-        models=ready,
+        stream=make_stream(run.spec, data, fabric.global_rank, fabric.world_size),
+        models=wrapped,
         learners=learners,
         trajectories=trajectories,
         replayed=replayed,
         replayed_averages=replayed_averages,
         channels_last=channels_last,
-        frozen=frozen,
+        frozen={name: model for name, model in wrapped.items() if name not in learners},
     )
 
 
-# The data of a run must stay what it was: classes.json in its folder has the classes and a digest.
+def _find_trajectories(
+    run: ResolvedRun, models: Mapping[str, nn.Module]
+) -> tuple[dict[str, Settings], dict[str, RecordedTrajectory], dict[str, RecordedTrajectory]]:
+    """Return the settings of shared roles, the trajectories of replayed roles, and those of their averages."""
+    spec = run.spec
+    if spec.teacher_path is not None:
+        check_same_data(RunFolder(spec.teacher_path), run.data, "--teacher-path: ")
+    settings: dict[str, Settings] = {role: trajectory_settings(run, role, models) for role in shared_roles(run)}
+    replayed = {} if spec.teacher_path is None else find_trajectories(run, settings)
+    averages = find_averages(run, settings, replayed)
+    if spec.record and not settings.keys() - replayed.keys():
+        raise UserError(
+            "--record has nothing to record: --teacher-path replays every teacher. Leave one of the two out."
+        )
+    return settings, replayed, averages
+
+
+def _place_data(run: ResolvedRun, fabric: Fabric) -> RunData:
+    """Return the run's data on the device, or in the host's memory, where workers prepare batches."""
+    on_device = fabric.device.type != "cpu" and run.spec.engine.workers == 0
+    return run.data.to(fabric.device) if on_device else run.data
+
+
+def _use_channels_last(run: ResolvedRun, models: Mapping[str, nn.Module], fabric: Fabric, data: RunData) -> bool:
+    """Return whether all models can have the memory layout channels_last, and the spec wants it."""
+    samples, precision = data.samples(), run.spec.precision
+    wanted = run.spec.channels_last and not uses_fsdp(fabric)  # FSDP shards weights and does not accept this layout
+    return wanted and all(supports_channels_last(model, fabric.device, samples, precision) for model in models.values())
+
+
+def _prepare_networks(
+    run: ResolvedRun, models: dict[str, nn.Module], fabric: Fabric, *, learned: Sequence[str], channels_last: bool
+) -> dict[str, nn.Module]:
+    """Set the memory layout of networks, replace slow convolutions, and synchronise BatchNorm of those that learn."""
+    if channels_last:
+        models = {name: model.to(memory_format=torch.channels_last) for name, model in models.items()}  # type: ignore[call-overload]
+    for model in models.values():
+        patch_strided_convolutions(model, fabric.device, run.spec.precision)
+    if run.spec.sync_batchnorm and fabric.world_size > 1:
+        for name in learned:
+            synchronize_batch_norm(models[name])
+    return models
+
+
+def _copy_averages(
+    run: ResolvedRun, models: Mapping[str, nn.Module], fabric: Fabric, learning: Sequence[str]
+) -> dict[str, nn.Module]:
+    """Return the averages of weights as they start: copies of the models, in the run's precision."""
+    return {
+        name: fabric.strategy.precision.convert_module(deepcopy(models[run.method.learners[average.role]]))
+        for name, average in run.averages.items()
+        if average.role in learning or name == run.average_seen(average.role)
+    }
+
+
+def _make_learners(
+    run: ResolvedRun, models: Mapping[str, nn.Module], fabric: Fabric, learned: Sequence[str]
+) -> dict[str, Learner]:
+    """Return each model that learns here with its optimizer."""
+    spec = run.spec
+    own_lr = is_user_code(spec.optimizer.name) and not is_user_code(spec.rate.shape)
+    learners = {name: Learner(fabric, models[name], spec.optimizer, run.objects.optimizer, own_lr) for name in learned}
+    if spec.optimizer.moves_frozen and any(learner.needs_closure for learner in learners.values()):
+        raise UserError("moves_frozen cannot be combined with an optimizer that computes losses again (SAM, LBFGS).")
+    return learners
+
+
+def _wrap(
+    run: ResolvedRun,
+    models: Mapping[str, nn.Module],
+    fabric: Fabric,
+    *,
+    learners: Mapping[str, Learner],
+    replayed: Iterable[str],
+) -> dict[str, nn.Module]:
+    """Return all models as they are called: those that learn from their learners, all others frozen."""
+    replayed_models = {run.method.learners[role] for role in replayed}
+    wrapped = {}
+    for name, model in models.items():
+        set_up = device.setup_replayed if name in replayed_models else device.setup_frozen
+        wrapped[name] = learners[name].model if name in learners else set_up(fabric, model)
+    return wrapped
+
+
+# The data of a run must not change: classes.json in its folder has the classes and a digest.
 
 _WAY_OUT = "Restore the old data, or train in a new folder."
 
 
 def check_same_data(folder: RunFolder, data: RunData, who: str = "", restart: bool = False) -> None:
-    """Refuse data that has changed since the run in a folder began; `who` asks, if it is not that run itself.
+    """Refuse data that has changed since the run in a folder began; the message starts with `who`.
 
-    With `restart` other data is allowed, and one line says so. Runs of earlier versions have no digest; they are
-    compared by their classes and their number of images.
+    With `restart` other data is allowed, and a notice names the change. Runs of earlier versions have no digest; they
+    are compared by their classes and their number of images.
     """
     if not folder.classes.exists():
         return
@@ -238,7 +293,7 @@ def check_same_data(folder: RunFolder, data: RunData, who: str = "", restart: bo
 
 
 def _change(before: ClassesDocument, data: RunData) -> str | None:
-    """Return how the data differs from what it was, as the end of a sentence, or None where it does not."""
+    """Return how the data has changed, as the end of a sentence; None if it has not."""
     now = data.describe()
     if before["classes"] != now["classes"]:
         return _other_classes(before["classes"], now["classes"])

@@ -91,8 +91,8 @@ def restore_students(run: ResolvedRun, folder: RunFolder) -> bool:
 class BestStudent(Callback):
     """A callback that saves the student in `best/` whenever it is the best so far on held-out images.
 
-    The journal alone decides which epoch is the best, so a resumed run decides the same. `best/` is written before the
-    checkpoint that follows its epoch: a run that is resumed from an earlier checkpoint comes to that epoch again.
+    The best epoch depends on the journal alone, so a resumed run chooses the same. `best/` is written before the next
+    checkpoint: a run that is resumed from an earlier checkpoint reaches that epoch again.
     """
 
     def __init__(self, state: TrainingState, folder: RunFolder, position: Position) -> None:
@@ -120,7 +120,7 @@ class BestStudent(Callback):
         weights, measurement = self._folder.best / WEIGHTS, read_best_measurement(self._folder) or {}
         self.digest = self._folder.handle.digest(weights) if best_is_saved(self._folder, entry) else ""
         turn = measurement.get("turn", math.inf)
-        # Written after the checkpoint: the run comes to that turn again, and writes it again.
+        # Weights written after the checkpoint: the run reaches that turn again, and writes them again.
         is_later = isinstance(turn, int | float) and turn > self._position.turns
         if self._position.best_digest and not is_later and self.digest != self._position.best_digest:
             raise UserError(
@@ -198,7 +198,7 @@ def read_best_measurement(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def best_is_saved(folder: RunFolder, entry: Mapping[str, Any]) -> bool:
-    """Tell whether `best/` has the weights of this journal entry."""
+    """Return whether `best/` has the weights of this journal entry."""
     measurement = read_best_measurement(folder)
     if measurement is None or not folder.handle.exists(folder.best / WEIGHTS):
         return False

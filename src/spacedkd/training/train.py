@@ -57,9 +57,9 @@ def train(
 
     Args:
         spec: what is trained.
-        folder: where the run is kept; it must be free, unless the run is resumed or restarted.
+        folder: the run's folder; it must be free, unless the run is resumed or restarted.
         resume: continue a run that was stopped, from its last checkpoint. A finished run is returned as it is.
-        restart: train a run that is there again from its first turn; its journal so far is kept beside the new one.
+        restart: train a run again from its first turn; its journal so far is kept in the folder under another name.
         extend: a run to continue in this folder with more epochs, which is all that may differ in the spec:
             `train(replace(read_spec(run), epochs=120), folder, extend=run)`.
         network: a function that makes the network, in place of the name in the spec.
@@ -69,7 +69,7 @@ def train(
         optimizer: a function of named parameters that makes an optimizer.
         lr: the learning rate as a function of the step.
         method: a distillation method.
-        callback: called with an `Event` after every turn. What it raises ends the run; nothing is saved then.
+        callback: called with an `Event` after every turn. An error in it ends the run without a save.
         loggers: objects with `log_metrics(metrics, step)` and `log_hyperparams(params)`, such as Lightning's. Loggers
             that the spec names in `log` are made here.
         stop: called after every turn. When it returns True everything is saved, and `Stopped` is raised. Signals are
@@ -80,7 +80,10 @@ def train(
     check_spec(spec)
     check_folder("folder", folder)
     check_loggers(loggers)
-    objects, library = Objects(network, teacher, data, collate, optimizer, lr, method), Library()
+    objects = Objects(
+        network=network, teacher=teacher, data=data, collate=collate, optimizer=optimizer, lr=lr, method=method
+    )
+    library = Library()
     if extend is not None:
         if resume or restart:
             raise UserError("extend starts a new run, resume and restart continue one: give one of them.")
@@ -142,7 +145,7 @@ def train_run(
             return read_run(folder.path)
     start = Start(new=not resume, restart=restart, extend=extend, on_start=on_start)
     if not run.spec.engine.pipeline:
-        return _train(run, folder, start, named_loggers, callback, stop)
+        return _train(run, folder, start, loggers=named_loggers, callback=callback, stop=stop)
     check_pipeline(run, folder.teacher)
     if restart or not folder.spec.exists():  # what a kill has left of another start
         with folder.lock():
@@ -156,19 +159,26 @@ def train_run(
             callback(event)
 
         replayed = replace(run, spec=replace(run.spec, teacher_path=str(folder.teacher.resolve())))
-        return _train(replayed, folder, start, named_loggers, check_and_call, stop)
+        return _train(replayed, folder, start, loggers=named_loggers, callback=check_and_call, stop=stop)
 
 
 def _train(
-    run: ResolvedRun, folder: RunFolder, start: Start, loggers: Loggers, callback: Callable[[Event], None], stop: Stop
+    run: ResolvedRun,
+    folder: RunFolder,
+    start: Start,
+    *,
+    loggers: Loggers,
+    callback: Callable[[Event], None],
+    stop: Stop,
 ) -> Run:
+    """Train a resolved run in its folder, after waiting for the run that it replays, if there is one."""
     for waiting in wait_for_recording(run):
-        callback(Event(0, len(run.timeline), "", 0.0, None, waiting))
+        callback(Event(turn=0, turns=len(run.timeline), role="", epoch=0.0, accuracy=None, waiting=waiting))
         if stop():
             raise Stopped(folder.path, 0, len(run.timeline))
     state = build_state(run)
     session = Session(state, folder, loggers, callback)
-    with watch_ranks(state.fabric, f"spacedkd train --resume {folder.path}"), session.opened(start):
+    with watch_ranks(state.fabric, f"spacedkd train --resume {folder.path}"), session.open(start):
         start.on_start(run, session.position.turns)
         with CollectiveStop(state.fabric, stop) as collective_stop:
             session.train(collective_stop)

@@ -47,7 +47,7 @@ class TrainedModels:
     device: torch.device
     channels_last: bool
     origin: dict[str, Any]
-    """where the weights come from (a run and its epoch, or a file), and the data's spec"""
+    """source of the weights (a run and its epoch, or a file), and the data's spec"""
 
     @property
     def module(self) -> nn.Module:

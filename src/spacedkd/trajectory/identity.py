@@ -62,7 +62,10 @@ def check_shareable(run: ResolvedRun, role: str) -> None:
 
 
 def trajectory_settings(run: ResolvedRun, role: str, models: Mapping[str, nn.Module]) -> dict[str, Any]:
-    """Return everything that a role's weights after any number of updates depend on, by the words of a refusal."""
+    """Return all settings that determine a role's weights after any number of updates.
+
+    The keys name the settings in error messages.
+    """
     check_shareable(run, role)
     spec, roles, learners, network = run.spec, run.method.roles, run.method.learners, run.network(role)
     own = "teacher" if network is spec.teacher else "network"
@@ -82,7 +85,7 @@ def trajectory_settings(run: ResolvedRun, role: str, models: Mapping[str, nn.Mod
         "parts of a batch": spec.accumulate if spec.accumulate > 1 else None,
         "dropout masks": masks if draws_random_numbers(models[learners[role]], run.data.info.sample) else None,
     }
-    if role != roles[0]:  # it learns from the roles before it, at the turns that the schedule gives them
+    if role != roles[0]:  # it learns from the roles before it, whose turns the schedule decides
         settings["schedule"] = [to_json(spec.schedule), spec.follower_first, spec.redraw_replay, *run.leader_steps]
         if spec.teacher_average is not None:
             settings["teacher average"] = [spec.teacher_average, spec.average_bn]
@@ -105,7 +108,7 @@ def draws_random_numbers(model: nn.Module, sample: Inputs) -> bool:
 def find_trajectories(run: ResolvedRun, settings: Mapping[str, Settings]) -> dict[str, RecordedTrajectory]:
     """Return the recorded trajectories in a run's `teacher_path`, by the roles of this run that have the same settings.
 
-    The first role must have one; what differs from it, or was not recorded, is named. Others learn here if need be.
+    The first role must have one; the error names the setting that differs. Other roles without one are trained here.
     """
     assert run.spec.teacher_path is not None
     recording = Path(run.spec.teacher_path)
@@ -121,16 +124,16 @@ def find_trajectories(run: ResolvedRun, settings: Mapping[str, Settings]) -> dic
         elif number == 0:
             raise _another_trajectory(recording, role, wanted, recorded.get(role) or next(iter(recorded.values())))
         else:
-            break  # the roles behind it learn from it
+            break  # later roles depend on this one, so they train here
     return trajectories
 
 
 def find_averages(
     run: ResolvedRun, settings: Mapping[str, Settings], replayed: Mapping[str, RecordedTrajectory]
 ) -> dict[str, RecordedTrajectory]:
-    """Return the recorded averages of replayed roles' weights, by role, where others see averages in this run.
+    """Return the recorded averages of replayed roles' weights, by role, if other roles see averages in this run.
 
-    A run that has recorded the role but not this average of it is refused.
+    A recorded run that has the role but not this average of it is refused.
     """
     averages = {}
     for role, trajectory in replayed.items():
@@ -166,7 +169,7 @@ def _cut(text: str, most: int = 60) -> str:
 
 def _difference(recorded: Settings, wanted: Settings) -> str | None:
     """Return the name of the first setting that differs."""
-    plain = json.loads(json.dumps(wanted))  # as it was written: tuples are lists
+    plain = json.loads(json.dumps(wanted))  # as in the index: JSON has lists for tuples
     return next((name for name in {**recorded, **plain} if recorded.get(name) != plain.get(name)), None)
 
 
@@ -184,7 +187,7 @@ def _check_updates(run: ResolvedRun, trajectory: RecordedTrajectory, role: str) 
 
 
 def _check_evaluations(run: ResolvedRun, recording: Path) -> None:
-    """Refuse a trajectory that was evaluated less often than this run is: its accuracies would be missing here."""
+    """Refuse a trajectory that was evaluated less often than this run: its accuracies would be missing here."""
     if not (recording / "spec.json").exists():
         return
     theirs = read_spec(recording).evaluate_every

@@ -1,11 +1,11 @@
-"""A run with --record leaves its teacher's trajectory: snapshots, and what the turns up to each of them were like.
+"""Recorder of a teacher's trajectory in a run with --record: snapshots, and the journal of the turns up to each.
 
-    RUN/path/path.json                     the index: what each role's weights depend on, and which updates are recorded
-    RUN/path/ROLE/journal.jsonl            what its turns left in the journal, up to each snapshot, with a digest
+    RUN/path/path.json                     the index: settings that determine each role's weights, recorded updates
+    RUN/path/ROLE/journal.jsonl            journal entries of its turns up to each snapshot, with a digest
     RUN/path/ROLE/000000586.safetensors    the role's model after 586 updates
 
-A teacher that learns from labels, or from roles before it, has weights that are a pure function of its own settings
-and the seed; a student that finds them recorded learns the same bits as one whose teacher learns beside it.
+The weights of a teacher that learns from labels, or from roles before it, are a pure function of its own settings and
+the seed. So a student that replays them learns the same bits as one whose teacher is trained in the same run.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ Entry = Mapping[str, Any]
 
 
 def average_settings(settings: Settings, average: RoleAverage) -> Settings:
-    """Return what the average of a role's weights depends on, from what the role's weights depend on."""
+    """Return the settings that determine the average of a role's weights: the role's own, and the average's."""
     return {**settings, "average": [str(average.average), average.batch_norm]}
 
 
@@ -65,9 +65,9 @@ class TrajectoryRecorder:
     def __init__(
         self, folder: Folder, run: ResolvedRun, models: Mapping[str, nn.Module], settings: Mapping[str, Settings]
     ) -> None:
-        """Record the roles in `settings`, which says what the weights of each depend on."""
+        """Record the roles in `settings`: role -> settings that determine its weights."""
         self.folder, self.settings = folder, {**settings}
-        self._role_of: dict[str, str] = {}  # what is recorded -> the role whose turns move it
+        self._role_of: dict[str, str] = {}  # name of a trajectory -> the role whose turns change its weights
         self._writers: dict[str, TrajectoryWriter] = {}
         for role in settings:
             updates = updates_to_record(run, role)
@@ -81,15 +81,15 @@ class TrajectoryRecorder:
         self._writers[name], self._role_of[name] = writer, role
 
     @contextmanager
-    def opened(self, done: Mapping[str, int], journal: Iterable[Entry]) -> Iterator[None]:
-        """Resume recording: `done` are the updates each role has made, `journal` is the run's own up to here."""
+    def open(self, done: Mapping[str, int], journal: Iterable[Entry]) -> Iterator[None]:
+        """Start or resume recording; `done` are the updates each role has made, `journal` the run's entries so far."""
         if not self._writers:
             yield
             return
         run = self.folder.path
         self.folder.make(index_file(run).parent)
         entries = [*journal]
-        # A process that waits for a snapshot holds the lock briefly, to see whether another one records.
+        # A process that waits for a snapshot takes the lock briefly, to check whether another one records.
         with hold(recording_lock(run), seconds=60, within=self.folder):
             for name, writer in self._writers.items():
                 writer.open(done[self._role_of[name]], entries)
@@ -100,18 +100,19 @@ class TrajectoryRecorder:
             yield
 
     def add(self, entry: Entry) -> None:
-        """Take an entry of the run's journal."""
+        """Add an entry of the run's journal."""
         if entry["role"] in self._writers:
             self._writers[entry["role"]].add(entry)
 
     def records(self, turn: Turn) -> bool:
-        """Return whether others may need the role as it is after a turn; equal in all processes."""
+        """Return whether the role's weights after a turn are to be recorded; equal in all processes."""
         return turn.role in self._writers and turn.step + 1 in self._writers[turn.role].requested
 
     def save(self, turn: Turn, cost: Mapping[str, int]) -> None:
         """Write the snapshots of a role and its averages after a turn, if they are to be recorded.
 
-        `cost` counts all turns of the role so far. The role itself comes last: whoever waits for it finds its averages.
+        `cost` counts all turns of the role so far. The role itself is written last, so that a run that has waited for
+        its snapshot finds those of its averages too.
         """
         for name in reversed([name for name, role in self._role_of.items() if role == turn.role]):
             self._writers[name].save(turn.step + 1, cost)
@@ -125,31 +126,31 @@ class TrajectoryWriter:
         self.store = RunSnapshots(run, role)
         self.requested = frozenset(updates)
         self.due = {*self.requested}
-        """the updates after which there is, or will be, a snapshot"""
+        """updates after which there is, or will be, a snapshot"""
         self._journal = JournalWriter(run, self.store.folder / "journal.jsonl")
         self._entries: list[Entry] = []
 
     def open(self, done: int, journal: Iterable[Entry]) -> None:
-        """Resume behind the last snapshot that is there whole, when the role has made `done` updates already.
+        """Resume after the last complete snapshot, when the role has made `done` updates already.
 
-        The updates between them were made before anything was recorded, or are made once more, to the same bits.
+        The updates between them were made before recording began, or are made again with the same bits.
         """
         self.run.make(self.store.folder)
         self._journal.open()
         reached = self._journal.reached
         self.due -= {*range(reached + 1, done + 1)}
         self._entries = [entry for entry in journal if entry["role"] == self.role and entry["step"] >= reached]
-        # Later it may have been removed, because nobody needs it any more.
+        # After the first update it may be missing because no run needs it any more.
         if 0 in self.due and done == 0 and self.store.find(0) is None:
             self.store.save(0, self.model)
 
     def add(self, entry: Entry) -> None:
-        """Take an entry that one of the role's turns leaves in the run's journal."""
+        """Add an entry of one of the role's turns."""
         if entry["step"] >= self._journal.reached:
             self._entries.append(entry)
 
     def save(self, update: int, cost: Mapping[str, int]) -> None:
-        """Write the model as it is after so many updates, if that is to be recorded and not yet done."""
+        """Write a snapshot of the model after `update` updates, if it is due and not yet written."""
         if update not in self.due or update <= self._journal.reached:
             return
         self.store.save(update, self.model)
@@ -157,9 +158,9 @@ class TrajectoryWriter:
         self._entries = []
 
 
-# The journal of a recorded role, RUN/path/ROLE/journal.jsonl. It has the lines that the role's turns leave in the run's
-# own journal. Behind those that lead up to a snapshot comes a line with its number of updates (`version`), what they
-# cost, and a digest of all lines so far.
+# The journal of a recorded role, RUN/path/ROLE/journal.jsonl. It has the lines of the role's turns in the run's own
+# journal. After the lines up to a snapshot comes one with the snapshot's number of updates (`version`), the cost of
+# the turns so far, and a digest of all lines so far.
 
 
 class JournalHash:
@@ -185,7 +186,7 @@ class JournalHash:
     def check(self, entry: Entry) -> None:
         """Refuse a snapshot's entry whose digest is wrong; those of earlier versions of spacedkd have none."""
         if "digest" in entry and entry["digest"] != self.digest(entry):
-            raise ValueError(f"what it says up to update {entry['version']} was changed")
+            raise ValueError(f"its lines up to update {entry['version']} were changed")
 
 
 class JournalWriter:
@@ -198,7 +199,7 @@ class JournalWriter:
         self._hash = JournalHash()
 
     def open(self) -> None:
-        """Resume after the last snapshot: delete what a killed process wrote after it."""
+        """Resume after the last snapshot: delete later lines of a killed process."""
         read = end = 0
         lines = JournalHash()
         if not self.run.exists(self.file):
@@ -228,7 +229,7 @@ class JournalWriter:
         return update
 
     def append(self, entries: Iterable[Entry], update: int, cost: Mapping[str, int]) -> None:
-        """Add the entries that lead up to a snapshot, and the snapshot's own, safe from a power cut."""
+        """Append the entries up to a snapshot, and the snapshot's own, and force them to disk."""
         lines = [json.dumps(entry).encode() for entry in entries]
         for line in lines:
             self._hash.add(line)
@@ -248,9 +249,9 @@ class JournalReader:
     def __init__(self, run: Folder, file: Path) -> None:
         self.run, self.file = run, file
         self.entries: dict[int, list[Entry]] = {}
-        """by step, of all turns before the last snapshot in the journal"""
+        """step -> journal entries of its turn, up to the last snapshot"""
         self.costs: dict[int, Mapping[str, int]] = {}
-        """by the update of each snapshot"""
+        """update of a snapshot -> cost of all turns up to it"""
         self._read, self._hash = 0, JournalHash()
 
     @property
@@ -259,7 +260,7 @@ class JournalReader:
         return max(self.costs, default=0)
 
     def refresh(self) -> None:
-        """Read what was added, up to the last snapshot; whatever was changed raises `SnapshotsGone`."""
+        """Read new lines up to the last snapshot; a line that was changed raises `SnapshotsGone`."""
         if not self.run.exists(self.file):
             return
         entries: list[Entry] = []
@@ -275,7 +276,7 @@ class JournalReader:
                     entries.append(entry)
                     continue
                 self.costs[int(entry["version"])] = {name: int(count) for name, count in entry["cost"].items()}
-                [*check_entries(entries)]  # which raises where an entry is not as it must be
+                [*check_entries(entries)]  # raises if an entry is malformed
                 for turn_entry in entries:
                     step_entries = self.entries.setdefault(int(turn_entry["step"]), [])
                     step_entries.append({**turn_entry, "event": str(turn_entry["event"])})

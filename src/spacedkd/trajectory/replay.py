@@ -1,7 +1,8 @@
-"""A role whose trajectory was recorded, or is being recorded now, is replayed: it takes no turns of its own here.
+"""Replay of recorded roles: their turns are skipped, their snapshots loaded.
 
-Its turns are skipped. When a role that learns here is next, the snapshot it would see is loaded, and what the skipped
-turns left in the recorded journal is written into this run's journal.
+`Replay.skip` notes a block of a replayed role and does not wait. Before the next block of a role that learns here,
+`Replay.load` waits for the snapshot that this role sees, loads it, and copies the recorded journal entries of the
+skipped turns into this run's journal.
 """
 
 import hashlib
@@ -32,14 +33,14 @@ class RecordedTrajectory:
     """The trajectory of one role, in the folder of the run that records it."""
 
     def __init__(self, run: Path, role: str, recorded: list[int]) -> None:
-        """Take the run's folder, the role's name there, and the updates of all snapshots, also those to come."""
+        """Open the trajectory of a role in a run's folder; `recorded` has the updates of all its snapshots."""
         self.run, self.role, self.recorded = run, role, recorded
         self.store = RunSnapshots(run, role, recorded)
         self._journal = JournalReader(self.store.handle, self.store.folder / "journal.jsonl")
         self._loaded = self.loaded_at_save = 0
 
     def waits_for(self, update: int) -> str | None:
-        """Return what somebody who needs a snapshot waits for; None when it is there, with the journal up to it."""
+        """Return what a replay of this snapshot waits for; None when the snapshot and its journal are there."""
         self._journal.refresh()
         if (update in self._journal.costs or update == 0) and self.store.find(update) is not None:
             return None
@@ -54,7 +55,7 @@ class RecordedTrajectory:
         return f"waiting for {awaited}, which is not being trained. Resume with: spacedkd train --resume {self.run}"
 
     def load(self, update: int, model: nn.Module) -> None:
-        """Give a model the weights and statistics it has after so many updates."""
+        """Load the weights and statistics after `update` updates into a model."""
         try:
             self.store.load(update, model)
         except Damaged as error:
@@ -62,11 +63,11 @@ class RecordedTrajectory:
         self._loaded = update
 
     def entries(self, step: int) -> list[Entry]:
-        """Return what the role's turn at a step left in the journal; known when a later snapshot is there."""
+        """Return the journal entries of the role's turn at a step; known once a later snapshot is there."""
         return self._journal.entries.get(step, [])
 
     def cost(self, update: int) -> Mapping[str, int]:
-        """Return what all turns up to an update took; empty while that is not recorded."""
+        """Return the cost of all turns up to an update; empty while that is not recorded."""
         self._journal.refresh()
         return self._journal.costs.get(update, {})
 
@@ -77,7 +78,7 @@ class RecordedTrajectory:
         return all(self.store.find(update) is not None for update in recorded)
 
     def mark_save(self) -> int:
-        """Note that the run is saved now, and return the oldest update that its checkpoints need once that is written.
+        """Note a save of the run; return the oldest update that its checkpoints need once that save is written.
 
         Two checkpoints are kept, so it is the update that was loaded at the save before.
         """
@@ -86,7 +87,7 @@ class RecordedTrajectory:
 
 
 class Replay:
-    """The roles of a run that are replayed, by the role each has in this run."""
+    """The replayed roles of a run, by their names in this run."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class Replay:
         averages: Mapping[str, RecordedTrajectory],
         write: Callable[[Entry], None],
     ) -> None:
-        """Take the trajectory of each replayed role, and that of the average others see in its place, if they do.
+        """Replay a trajectory for each replayed role, and one for its average, if other roles see the average.
 
         `write` adds an entry to the journal of this run.
         """
@@ -104,19 +105,20 @@ class Replay:
         self._write = write
         self._skipped: list[Block] = []
         self.has_skipped = False
-        """whether a block was ever skipped here, so that somebody may have trained it elsewhere for this run"""
+        """True once a block was skipped: another process may have trained it for this run"""
         self.accuracy: dict[str, float] = {}
-        """each role's last, of its deepest head on the test images"""
+        """last accuracy of each role's deepest head on the test images"""
 
     def skip(self, block: Block) -> None:
-        """Skip a block of a replayed role; `load` makes up for it."""
+        """Note a block of a replayed role as skipped; the next `load` loads its snapshot."""
         self._skipped.append(block)
         self.has_skipped = True
 
     def load(self, all_ready: Callable[[bool], bool]) -> Iterator[str]:
-        """Bring every replayed role to where its skipped turns take it; yields, while it waits, what it waits for.
+        """Load each replayed role's snapshot after its skipped blocks, and copy their journal entries.
 
-        Of several processes each says whether it sees a snapshot, and `all_ready` returns whether all do.
+        While a snapshot is not there, yields a description of what it waits for, again and again. `all_ready` returns
+        whether its argument is true in all processes, so that all of them load at the same time.
         """
         reached = {block.role: block.steps[-1] + 1 for block in self._skipped}
         for role, update in reached.items():
@@ -136,7 +138,7 @@ class Replay:
         self._skipped.clear()
 
     def _recorded(self, role: str) -> Iterator[tuple[RecordedTrajectory, nn.Module]]:
-        """Yield what is replayed of a role, each with the model that it is loaded into."""
+        """Yield the trajectories of a role, its own and its average's, each with the model it is loaded into."""
         yield self.trajectories[role], self.models[self.run.method.learners[role]]
         if (name := self.run.average_seen(role)) is not None:
             yield self.averages[role], self.models[name]
@@ -145,14 +147,14 @@ class Replay:
         return [*self.trajectories.values(), *self.averages.values()]
 
     def mark_save(self) -> dict[str, int]:
-        """Note that the run is saved now, and return the oldest update it will need, by each role's recorded name."""
+        """Note a save of the run; return the oldest update that it will need, by each role's recorded name."""
         return {trajectory.role: trajectory.mark_save() for trajectory in self._all()}
 
     def release(self, oldest: Mapping[str, int], folder: RunFolder) -> None:
-        """Let go of the snapshots before `oldest`, after a save.
+        """Release the snapshots before `oldest`, after a save.
 
-        Whoever shares a teacher writes it down, for the comparison that knows all who replay it; nobody else replays
-        the teacher of a pipeline, whose snapshots are removed here.
+        A run of a comparison writes `oldest` to passed.json: the comparison removes a snapshot when all its runs have
+        released it. In a pipeline no other run replays the teacher, so its snapshots are removed here.
         """
         engine = self.run.spec.engine
         if oldest and not engine.pipeline:
@@ -162,14 +164,14 @@ class Replay:
                 trajectory.store.remove_before(oldest[trajectory.role])
 
     def resume(self, folder: RunFolder) -> None:
-        """Restore which snapshots a run had released when it was stopped."""
+        """Restore the oldest updates that the run needed when it was stopped."""
         oldest = read_oldest_needed(folder)
         for trajectory in self._all():
-            # Without a document fewer snapshots are removed, and nothing else changes.
+            # Without passed.json fewer snapshots are removed; nothing else changes.
             trajectory.loaded_at_save = oldest.get(trajectory.role, 0)
 
     def check_complete(self, folder: Path) -> None:
-        """Refuse to restart a run when part of what it replays was removed."""
+        """Refuse to restart a run if snapshots that it replays were removed."""
         for trajectory in self._all():
             if not trajectory.is_complete():
                 raise UserError(
@@ -178,7 +180,7 @@ class Replay:
                 )
 
     def wait_for_costs(self) -> Iterator[str]:
-        """Wait until every replayed role was trained to its end, so that its whole cost is known."""
+        """Wait until every replayed role was trained to its end, so that its whole cost is known; yield as `load`."""
         for role, trajectory in self.trajectories.items():
             last = self.run.stops[role]
             while not trajectory.cost(last) and (waiting := trajectory.waits_for(last)):
@@ -186,7 +188,7 @@ class Replay:
                 time.sleep(POLL_SECONDS)
 
     def costs(self) -> Iterator[Mapping[str, int]]:
-        """Yield what the turns of each replayed role cost where they were taken."""
+        """Yield the cost of each replayed role's turns in the run that recorded them."""
         for role, trajectory in self.trajectories.items():
             counts = trajectory.cost(self.run.stops[role])
             yield {re.sub(rf"^{re.escape(trajectory.role)}(?= )", role, name): count for name, count in counts.items()}
@@ -203,8 +205,8 @@ def _needed_document(oldest: Mapping[str, int], fingerprint: str) -> dict[str, A
 def read_oldest_needed(folder: RunFolder) -> Mapping[str, int]:
     """Return the oldest update of each recorded role that a run may need, from whichever checkpoint it resumes.
 
-    A document that is damaged, of another run, or says more than the run's checkpoints can, counts for nothing: whoever
-    believed it would remove snapshots that are still needed. No role makes more updates than the run has turns.
+    A file that is damaged, of another run, or ahead of the run's checkpoints is ignored: it would lead to the removal
+    of snapshots that are still needed. It is ahead if an update is larger than the number of turns in a checkpoint.
     """
     try:
         document = read_small_json(folder.passed, within=folder.path)
@@ -224,7 +226,7 @@ def read_oldest_needed(folder: RunFolder) -> Mapping[str, int]:
 
 
 def wait_for_recording(run: ResolvedRun) -> Iterator[str]:
-    """Wait until the run that is to be replayed has begun; it must be there, and record. Yields what it waits for."""
+    """Wait until the replayed run has begun, and yield what it waits for; a run that does not record is refused."""
     if run.spec.teacher_path is None:
         return
     recording = Path(run.spec.teacher_path)

@@ -1,4 +1,4 @@
-"""Spaced KD in any training loop: the teacher's run leaves snapshots, the student's run sees them step by step.
+"""Spaced KD in any training loop: the teacher's run saves snapshots, the student's run loads them step by step.
 
 snapshots = Snapshots("runs/teacher", every=586, total=31280)                  # in the teacher's run
 teacher = SnapshotTeacher("runs/teacher", interval=586, network=make_network)  # in the student's run
@@ -36,7 +36,7 @@ from spacedkd.trajectory.store import (
 
 
 class Snapshots:
-    """Saves step-N.safetensors in a folder, every so many updates and at the end, for a `SnapshotTeacher` to read.
+    """Saves step-N.safetensors in a folder, at an interval of updates and at the end, for a `SnapshotTeacher` to read.
 
         snapshots = Snapshots("runs/teacher", every=586, total=31280)
         for step, (x, y) in enumerate(loader):
@@ -44,13 +44,12 @@ class Snapshots:
             optimizer.step()
             snapshots.after(step + 1, teacher)
 
-    Files are there whole or not at all. A run that was stopped and resumes, or restarts, finds its files and leaves
-    them as they are; other weights in their place are refused unless `overwrite` says so. Of several processes the
-    first one writes.
+    A file is never partly written. A run that resumes or restarts keeps the files that it has already written; if its
+    weights differ from them, it is refused, unless `overwrite` is set. Of several processes the first one writes.
 
-    With `average="poly:2"` a snapshot holds the average of the network's weights over all updates so far, and the
-    network itself learns as ever. `after` must then be called after every update, and `state_dict()` belongs into the
-    trainer's checkpoint.
+    With `average="poly:2"` a snapshot holds the average of the network's weights over all updates so far; the network
+    itself is not changed. `after` must then be called after every update, and `state_dict()` belongs into the trainer's
+    checkpoint.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class Snapshots:
                 `Spaced(586, speed=2)`.
             total: the length of the run in steps.
             steps_per_epoch: the length of an epoch in steps.
-            overwrite: whether other weights are replaced.
+            overwrite: replace existing files that hold other weights.
             average: poly:2 or ema:0.999, for snapshots of averaged weights.
             batches: returns inputs of training batches, always the same, from which BatchNorm's statistics of an
                 average are recomputed; without it they are averaged like the weights.
@@ -86,17 +85,17 @@ class Snapshots:
         self._average = None if average is None else RunningAverage(average_so_far(average), batches)
 
     def due(self, updates: int) -> bool:
-        """Return whether the student sees the network after so many updates."""
+        """Return whether the student sees the network after this number of updates."""
         return self._updates.includes(updates)
 
     def after(self, updates: int, network: nn.Module) -> Path | None:
-        """Save the network if that is due; to be called after every update. Returns the file, where there is one."""
+        """Save the network if a snapshot is due, and return its file; call this after every update."""
         if self._average is not None:
             self._average.update(whole_number("updates", updates), network)
         return self.save(updates, network) if self.due(updates) else None
 
     def save(self, updates: int, network: nn.Module) -> Path:
-        """Save the network, whether that is due or not: at the end of a run whose length was not known."""
+        """Save the network, even if no snapshot is due: for the end of a run whose length was not known."""
         updates = whole_number("updates", updates)
         return self._store.save(updates, network if self._average is None else self._average.after(updates))
 
@@ -111,7 +110,7 @@ class Snapshots:
 
 
 class RunningAverage:
-    """The average of a network's weights while somebody's loop trains it."""
+    """The average of a network's weights while a user's loop trains it."""
 
     def __init__(self, average: Average, batches: Callable[[], Iterable[Any]] | None) -> None:
         self._share = average_share(average, 1, ENDLESS)
@@ -122,7 +121,7 @@ class RunningAverage:
         """the state of a checkpoint to continue from"""
 
     def update(self, updates: int, network: nn.Module) -> None:
-        """Take the network's weights after so many updates; one that follows on no known average is refused."""
+        """Add the network's weights after `updates` updates to the average; a gap between updates is refused."""
         source = unwrapped(network)
         if self._module is None or self.saved:
             self._module = deepcopy(source).requires_grad_(False).eval()
@@ -142,7 +141,7 @@ class RunningAverage:
         self._updates = updates
 
     def after(self, updates: int) -> nn.Module:
-        """Return the averaged network, with BatchNorm's statistics as they belong to it."""
+        """Return the averaged network; with `batches`, BatchNorm's statistics are recomputed."""
         if self._module is None or self._updates != updates:
             raise UserError(f"The average after {pluralize(updates, 'update')} is not known: call after() instead.")
         if self._batches is not None:
@@ -154,27 +153,29 @@ class RunningAverage:
 
 
 class SnapshotTeacher(nn.Module):
-    """The frozen teacher of a student's run, read from the snapshots that the teacher's own run leaves.
+    """The frozen teacher of a student's run, read from the snapshots that the teacher's own run saves.
 
-    At step t, counted from 0, it is the teacher after ceil((t+1)/s) s updates, at most `total`, or after as many as
-    another schedule says: `seek(t)` reads that snapshot when it is another than before, and depends on nothing but t.
+    At step t, counted from 0, it is the teacher after ceil((t+1)/s) s updates, at most `total`; with another schedule,
+    after the updates of that schedule. `seek(t)` loads this snapshot if it is not loaded yet, and depends on t alone.
 
         teacher = SnapshotTeacher("runs/teacher", interval=586, network=make_network, total=31280)
         for step, (x, y) in enumerate(loader):
             loss = 0.7 * cross_entropy(z := student(x), y) + 0.3 * kl(z, teacher.seek(step)(x), temperature=3)
 
-    It answers as its network does, without gradients and in eval mode, whatever `train()` says, and has what its
-    network has (`config`, `forward_features`, ...). Its weights are none of its parameters, buffers or state: a student
-    that holds it as a part has the optimizer, the checkpoints and the DDP of a student without it, and moves it along
-    with `.to(device)`. A copy (`deepcopy`) has weights of its own.
+    A call returns the output of its network, without gradients and in eval mode, even after `train()`. Attributes of
+    the network (`config`, `forward_features`, ...) are attributes of the teacher.
+
+    The network's weights are not among the parameters, buffers or state_dict of the teacher. So a student may hold it
+    as a submodule: optimizers, checkpoints and DDP do not see it, and `.to(device)` moves it. A copy (`deepcopy`) has
+    weights of its own.
     """
 
     network: nn.Module
-    """frozen, with the weights of the last `seek`; not among the modules of whoever holds the teacher"""
+    """frozen network with the weights of the last `seek`; not a submodule in the sense of torch"""
     _loaded: nn.Module
-    """the module that the weights of a snapshot belong to: the network, or, of a recorded run, the model around it"""
+    """module that snapshots are loaded into: the network, or, for a recorded run, the model around it"""
     updates: int | None
-    """how many the weights have had; None before the first `seek`"""
+    """number of updates of the loaded weights; None before the first `seek`"""
 
     def __init__(
         self,
@@ -189,14 +190,19 @@ class SnapshotTeacher(nn.Module):
         role: str | None = None,
         trust_code: bool = False,
     ) -> None:
-        """Read snapshots in `folder` into a network: a function that makes it, or one to copy.
+        """Read the snapshots in a folder.
 
-        `folder` holds step-N.safetensors, checkpoint-N/ or ...step=N.ckpt, or is a run with --record, whose spec says
-        the network (code that it names is imported only with `trust_code`), how long it is, and by which `role`.
-
-        `interval` is steps, a length such as "1.5ep" with `steps_per_epoch`, or any schedule; `total` is the length of
-        the run, which a last block shorter than the interval needs to know. Names in the files begin with `prefix`, as
-        Lightning's do with "model.". A snapshot that is still to come is waited for, `wait` seconds at the most.
+        Args:
+            folder: step-N.safetensors, checkpoint-N/ or ...step=N.ckpt files, or a run with --record, whose spec has
+                the network and the length.
+            interval: the student's interval: steps, "1.5ep" with `steps_per_epoch`, or any schedule.
+            network: a function that makes the teacher's network, or a network to copy; a run with --record needs none.
+            total: the length of the run in steps, for a last block that is shorter than the interval.
+            steps_per_epoch: the length of an epoch in steps.
+            prefix: the prefix of the weights' names in the files, such as "model." in Lightning's.
+            wait: the most seconds to wait for a snapshot that is still to come.
+            role: the role of a run with --record.
+            trust_code: import user code that the run's spec names.
         """
         super().__init__()
         check_folder("folder", folder)
@@ -216,14 +222,14 @@ class SnapshotTeacher(nn.Module):
         else:
             raise UserError(f"The weights in {folder} need a network: give network=, a function that makes it.")
         self.teacher_updates = TeacherUpdates(interval, steps_per_epoch, total)
-        # Not as torch would, which would make it a part, with parameters for optimizers and tensors for checkpoints.
+        # An ordinary assignment would make it a submodule, whose weights optimizers and checkpoints see.
         object.__setattr__(self, "network", made.requires_grad_(False).eval())
         object.__setattr__(self, "_loaded", loaded)
         self.updates = None
         self.training = False
 
     def seek(self, step: int) -> Self:
-        """Load the weights that belong to this step of the student, counted from 0, and return the teacher."""
+        """Load the weights for this step of the student, counted from 0, and return the teacher."""
         updates = self.teacher_updates.at(step)
         if updates != self.updates:
             tensors = self._store.read_when_available(updates, self.wait)
@@ -234,14 +240,14 @@ class SnapshotTeacher(nn.Module):
         return self
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """Return what the network gives for its inputs, without gradients."""
+        """Return the network's output, without gradients."""
         if self.updates is None:
             raise UserError("A SnapshotTeacher must know the student's step before it is called: teacher.seek(step).")
         with torch.no_grad():
             return self.network(*inputs, **named)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what torch finds in no other way; Python's own names, as of copying, are never the network's."""
+        """Return an attribute of the network, if torch finds none; names like `__copy__` are never the network's."""
         if name.startswith("__") or "network" not in self.__dict__:
             return super().__getattr__(name)
         return getattr(self.network, name)
@@ -251,7 +257,7 @@ class SnapshotTeacher(nn.Module):
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Do what `.to()`, `.cuda()` and `.half()` do, also when the teacher is a part of what is moved."""
+        """Apply `.to()`, `.cuda()` and `.half()` to the network, also if a student that holds the teacher is moved."""
         self.network._apply(fn, recurse)
         return super()._apply(fn, recurse)  # type: ignore[no-any-return]
 
@@ -278,7 +284,7 @@ class SnapshotTeacher(nn.Module):
 
 
 def _make(network: nn.Module | Callable[[], nn.Module]) -> nn.Module:
-    """Return a network of the teacher's own; one that was given may be the student, and is copied."""
+    """Return a network that only the teacher has; a given module may be the student, so it is copied."""
     made = deepcopy(network) if isinstance(network, nn.Module) else network() if callable(network) else network
     if not isinstance(made, nn.Module):
         raise UserError(f"network must be an nn.Module, or a function that makes one; got {type(made).__name__}.")
@@ -288,8 +294,8 @@ def _make(network: nn.Module | Callable[[], nn.Module]) -> nn.Module:
 def _build_recorded(store: RunSnapshots, trust_code: bool) -> tuple[nn.Module, int]:
     """Return the model of a recorded role as its run builds it, and the steps of an epoch there."""
     spec = read_spec(store.run, trust_code)
-    how_trained = ("optimizer", "lr")  # which does not matter any more
-    own = [name for name in spec.objects if name not in how_trained]
+    of_training = ("optimizer", "lr")  # not needed for a frozen network
+    own = [name for name in spec.objects if name not in of_training]
     if own:
         raise UserError(
             f"{store.run} was given a {own[0]} of your own: give network=, a function that makes its network."

@@ -1,12 +1,13 @@
-"""Snapshots of a network in a folder: its weights and BatchNorm statistics after so many updates, a file for each.
+"""Snapshots in a folder: a network's weights and BatchNorm statistics after a number of updates, one file each.
 
-    step-586.safetensors                  a folder of snapshots, written by `Snapshots` or by anybody
+    step-586.safetensors                  a folder of snapshots, written by `Snapshots` or by a user's own code
     RUN/path/ROLE/000000586.safetensors   the folder of a run with --record, for each role that it records
     checkpoint-586/                       Hugging Face's Trainer, read only
     epoch=0-step=586.ckpt                 Lightning's Trainer, read only
 
-Our own files are safetensors with a checksum, there whole or not at all. A recorded run also has `path/path.json`, its
-index: what the weights of each role depend on, and the updates after which snapshots are, or will be, recorded.
+Our own files are safetensors with a checksum, and are never partly written. A recorded run also has its index,
+`path/path.json`: the settings that determine the weights of each role, and the updates after which snapshots are, or
+will be, recorded.
 """
 
 import difflib
@@ -44,7 +45,7 @@ from spacedkd.runtime.locks import is_held
 
 POLL_SECONDS = 0.2
 Settings = Mapping[str, Any]
-"""what a role's weights depend on, by the words of a refusal"""
+"""setting name (used in error messages) -> value that determines the weights of a role"""
 
 
 class SnapshotStore(ABC):
@@ -52,15 +53,15 @@ class SnapshotStore(ABC):
 
     folder: Path
     network_prefix: str = ""
-    """what the names of the bare network's weights begin with in the files"""
+    """prefix of the bare network's weights in the files"""
 
     @abstractmethod
     def available(self) -> Mapping[int, Path]:
-        """Return the snapshots that are there, each by its number of updates."""
+        """Return the existing snapshots: number of updates -> file or folder."""
 
     @abstractmethod
     def find(self, update: int) -> Path | None:
-        """Return the file, or the folder, of a snapshot; None while it is not there."""
+        """Return the file or folder of a snapshot; None while it does not exist."""
 
     @abstractmethod
     def read(self, update: int) -> dict[str, Tensor]:
@@ -68,20 +69,20 @@ class SnapshotStore(ABC):
 
     @abstractmethod
     def save(self, update: int, network: nn.Module) -> Path:
-        """Write the snapshot of a network after so many updates, and return its file."""
+        """Write a snapshot of a network after `update` updates, and return its file."""
 
     def missing_for_good(self, update: int) -> str | None:
-        """Return what to do about a snapshot that will not come however long one waits, or None if it may come."""
+        """Return advice for a snapshot that will never come; None if it may still come."""
         return None
 
     def load(self, update: int, network: nn.Module) -> None:
-        """Give a network the weights and statistics of a snapshot; those of another network are refused."""
+        """Load the weights and statistics of a snapshot into a network; those of another network are refused."""
         load_weights(network, self.read(update), "", self.find(update) or self.folder)
 
     def read_when_available(self, update: int, seconds: float) -> dict[str, Tensor] | None:
-        """Return the tensors of a snapshot as soon as it is there whole, or None if it does not come in time.
+        """Return the tensors of a snapshot as soon as it is complete; None if it does not come in time.
 
-        A damaged file may be one that another trainer is still writing, so it is refused when the time is over.
+        A damaged file may be one that another trainer is still writing, so it is refused only when the time is over.
         """
         damaged = None
         for _ in poll(self.folder, f"its snapshot after {pluralize(update, 'update')}", seconds):
@@ -100,7 +101,7 @@ class SnapshotStore(ABC):
 
 
 def poll(folder: Path, awaited: str, seconds: float) -> Iterator[None]:
-    """Yield once, and then again and again until the seconds are over; one line tells what is waited for."""
+    """Yield once, and then repeatedly until the seconds are over; a notice names what is awaited."""
     end = time.monotonic() + seconds
     yield
     if seconds:
@@ -245,7 +246,7 @@ class FolderSnapshots(SnapshotStore):
 
 
 def _read_safetensors(file: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file of anybody's; one of ours is checked against its checksum."""
+    """Return the tensors of a safetensors file; one that spacedkd has written is checked against its checksum."""
     try:
         with safe_open(file, framework="pt", device="cpu") as opened:
             metadata = opened.metadata() or {}
@@ -262,7 +263,7 @@ def _is_first_process() -> bool:
 
 
 def _check_equal(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse to mix the snapshots of two runs: a student would see neither teacher."""
+    """Refuse a snapshot whose file holds other weights: snapshots of two runs would be mixed."""
     saved = _read_safetensors(file)
     if saved.keys() != tensors.keys() or not all(_equal_bits(saved[name], tensors[name]) for name in tensors):
         raise UserError(
@@ -290,9 +291,9 @@ class RunSnapshots(SnapshotStore):
     _name = re.compile(r"(\d{9})\.safetensors")
 
     def __init__(self, run: Folder | Path, role: str, recorded: Sequence[int] = ()) -> None:
-        """Take the run's folder, and the updates after which the run records, or will record, the role."""
+        """Open the snapshots of a role in a run's folder; `recorded` are the updates that the run records."""
         self.handle = as_folder(run)
-        """of the run's folder: no link below it is followed"""
+        """handle of the run's folder: no link below it is followed"""
         self.run, self.role, self.recorded = self.handle.path, role, recorded
         self.folder = self.run / "path" / role
 
@@ -341,11 +342,11 @@ class RecordedRole(NamedTuple):
 
     settings: Settings
     updates: list[int]
-    """after which snapshots are, or will be, recorded"""
+    """updates after which snapshots are, or will be, recorded"""
 
 
 def index_file(run: Path) -> Path:
-    """Return the index of a recorded run: what each role's weights depend on, and which updates are recorded."""
+    """Return the path of a recorded run's index: settings that determine each role's weights, recorded updates."""
     return run / "path" / "path.json"
 
 
@@ -380,7 +381,7 @@ def is_recording(run: Path) -> bool:
 
 @contextmanager
 def refuse_damage(file: Path) -> Iterator[None]:
-    """Turn whatever is wrong with the contents of a recorded file into one line, raised as `SnapshotsGone`."""
+    """Raise errors in the contents of a recorded file as `SnapshotsGone`, in one line."""
     try:
         yield
     except (CannotRead, Linked) as error:
@@ -402,7 +403,7 @@ def _open_run(run: Path, role: str | None) -> RunSnapshots:
     return RunSnapshots(run, role, roles[role].updates)
 
 
-# Weights from a network, and into one
+# Reading and loading the weights of a network
 
 
 def unwrapped(network: nn.Module) -> nn.Module:
@@ -423,7 +424,7 @@ def state_of(network: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], prefix: str, source: Path) -> None:
-    """Give a network those tensors whose names begin with `prefix`; they must be all of its own, and no others.
+    """Load the tensors whose names begin with `prefix` into a network; they must be exactly its own.
 
     A tensor that the network has under two names (tied weights) may be saved under one of them.
     """
@@ -458,7 +459,7 @@ def _describe_names(
     tensors: Mapping[str, Tensor],
     prefix: str,
 ) -> str:
-    """Say which names do not fit, which are near them, and which prefix would make them fit."""
+    """Return a text about the names that do not fit, names similar to them, and a prefix with which they would fit."""
     parts = []
     if missing:
         near = [name for name in tensors if name.endswith(f".{missing[0]}")]
@@ -484,7 +485,7 @@ def _count_names(names: list[str]) -> str:
 
 
 def shorten(numbers: Iterable[int]) -> str:
-    """Write a few of many numbers.
+    """Return numbers as text; of more than six only the first three and the last.
 
     >>> shorten([3, 1, 2]), shorten(range(9)), shorten([])
     ('1, 2, 3', '0, 1, 2, ..., 8', 'none')
