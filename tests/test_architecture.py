@@ -55,7 +55,9 @@ def layer(module: str) -> int:
     """Return the number of the layer that names the module, or else its package."""
     parts = module.split(".")
     names = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
-    return next(number for name in names for number, layer in enumerate(LAYERS) if name in layer)
+    numbers = [number for name in names for number, layer in enumerate(LAYERS) if name in layer]
+    assert numbers, f"{module} is in no layer: name it, or its package, in LAYERS"
+    return numbers[0]
 
 
 def own_modules(path: Path) -> set[str]:
