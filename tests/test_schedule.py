@@ -364,5 +364,5 @@ def test_turns_need_not_start_at_zero() -> None:
 
 
 def test_a_window_holds_at_least_one_interval() -> None:
-    with pytest.raises(UserError, match="got one of 3 steps for an interval of 4st: lengthen the window"):
+    with pytest.raises(UserError, match="3 steps, fewer than one interval .4st.: lengthen the window"):
         [*Window(Spaced("4st"), Online(), "2st", length="3st").turns(("teacher", "student"), range(10))]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +78,31 @@ def test_it_is_in_the_list_of_schedules(capsys: pytest.CaptureFixture[str]) -> N
 )
 def test_the_command_line_takes_it(words: str, schedule: Schedule) -> None:
     assert to_spec(parse(words.split())).schedule == schedule
+
+
+def test_it_may_have_a_file_of_its_own_which_is_imported_when_it_is_used(tmp_path: Path) -> None:
+    (tmp_path / "alternating.py").write_text(
+        "from dataclasses import dataclass\n\n"
+        "from spacedkd.schedule import BaseSchedule, Spaced\n\n\n"
+        "@dataclass(frozen=True)\n"
+        "class Alternating(BaseSchedule):\n"
+        "    size: int = 2\n\n"
+        "    def turns(self, roles, steps):\n"
+        "        return Spaced(self.size).turns(roles, steps)\n"
+    )
+    code = (
+        "import sys\n"
+        "from spacedkd.schedule import SCHEDULES\n"
+        "SCHEDULES['alternating'] = 'alternating:Alternating'\n"
+        "from spacedkd import RunSpec, Spaced\n"
+        "from spacedkd.config.serialization import from_json, to_json\n"
+        "assert to_json(Spaced(1))['kind'] == 'spaced' and 'alternating' not in sys.modules\n"
+        "plain = {'schedule': {'kind': 'alternating', 'size': 3}}\n"
+        "spec = from_json(RunSpec, plain)\n"
+        "assert to_json(spec)['schedule'] == plain['schedule']\n"
+        "assert RunSpec(schedule='alternating').schedule == sys.modules['alternating'].Alternating(2)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
 
 
 def test_its_options_are_checked() -> None:

@@ -212,7 +212,7 @@ def test_a_spec_is_read_from_a_path_in_any_form(tmp_path: Path) -> None:
         (lambda: RunSpec(frozen_mode="asleep"), "Unknown frozen_mode 'asleep'"),
         (lambda: RunSpec(schedule=Spaced), "'interval'"),
         (lambda: RunSpec(schedule=1.5), "schedule must be a schedule"),
-        (lambda: RunSpec(schedule="often"), "Cannot read 'often' as a length"),
+        (lambda: RunSpec(schedule="often"), "Unknown schedule 'often'"),
         (lambda: RunSpec(network=3), "network must be a NetworkSpec, a name"),
         (lambda: NetworkSpec("resnet18", {"act_layer": print}), "options must hold what a spec.json can"),
         (lambda: MethodSpec("nonsense"), "Unknown method 'nonsense'"),

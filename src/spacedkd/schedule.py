@@ -13,9 +13,11 @@ student 1
 teacher 2
 student 2
 
-To add a schedule write one class here, or in a file of its own, and enter it in `SCHEDULES`. It needs `turns` alone.
-What it inherits from `BaseSchedule` it may override: its words in tables, its lines in `spacedkd list schedules`, its
-JSON, and what else a run or a report asks of it. No other file has to change.
+To add a schedule write one class here and enter it in `SCHEDULES`, or write it in a file of its own, which may import
+this one, and enter it as text, "spacedkd.my_schedule:MySchedule". It needs `turns` alone. What it inherits
+from `BaseSchedule` it may override: its words in tables, its lines in `spacedkd list schedules`, its JSON, and what
+else a run or a report asks of it. No other file has to change, except that `LAYERS` in tests/test_architecture.py names
+a new file.
 """
 
 from __future__ import annotations
@@ -25,13 +27,14 @@ import operator
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_right
+from collections import UserDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import accumulate, chain, count, pairwise, repeat
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsIndex, TypeVar, runtime_checkable
 
-from spacedkd.runtime.errors import UserError, format_value
-from spacedkd.runtime.user_code import untrusted_error, user_code_error
+from spacedkd.runtime.errors import UserError, did_you_mean, format_value, pluralize
+from spacedkd.runtime.user_code import load_object, untrusted_error, user_code_error
 
 
 class Turn(NamedTuple):
@@ -389,8 +392,8 @@ class Window(BaseSchedule):
         interval = self.inside.interval if isinstance(self.inside, Spaced) else interval_of(self.inside)
         if interval is not None and steps_of(interval) > stop - start:
             raise UserError(
-                f"A window must hold at least one interval, got one of {stop - start} steps for an interval of "
-                f"{interval}: lengthen the window or shorten the interval."
+                f"The window has {pluralize(stop - start, 'step')}, fewer than one interval ({interval}): lengthen the "
+                "window or shorten the interval."
             )
         yield from iter_turns(self.outside, roles, steps[:start])
         yield from iter_turns(self.inside, roles, steps[start:stop])
@@ -496,23 +499,53 @@ class NamedSchedule(BaseSchedule):
         return False
 
 
-SCHEDULES: dict[str, type[Schedule]] = {
-    "spaced": Spaced,
-    "blocks": Blocks,
-    "growing": Growing,
-    "ahead": Ahead,
-    "window": Window,
-    "released-self-kd": ReleasedSelfKD,
-}
-"""by the name that a spec and `--interval` give them"""
+class _Schedules(UserDict[str, Any]):
+    """A mapping from names to classes; a class in another file, "package.module:Class", is imported when it is read."""
+
+    def __getitem__(self, name: str) -> Any:
+        entry = self.data[name]
+        return load_object(entry) if isinstance(entry, str) else entry
+
+    def name_of(self, kind: type) -> str | None:
+        """Return the name of a class, or None; nothing is imported."""
+        qualified = f"{kind.__module__}:{kind.__qualname__}"
+        return next((name for name, entry in self.data.items() if entry is kind or entry == qualified), None)
+
+
+SCHEDULES = _Schedules(
+    {
+        "spaced": Spaced,
+        "blocks": Blocks,
+        "growing": Growing,
+        "ahead": Ahead,
+        "window": Window,
+        "released-self-kd": ReleasedSelfKD,
+    }
+)
+"""the schedules by the name that a spec and `--interval` give them: a class, or "package.module:Class" """
 
 
 # Any schedule, also a user's that has `turns` alone
 
 
+_WORD = re.compile(r"[^\W\d][\w-]*")
+"""a text that is the name of a schedule rather than a length"""
+
+
 def by_name(name: str) -> Spaced:
     """Return the schedule that is called online or offline, or is spaced by a length such as 1.5ep."""
+    check_name(name)
     return {"online": Online(), "offline": Offline()}.get(name) or Spaced(name)
+
+
+def check_name(name: str) -> None:
+    """Refuse a word that is neither the name of a schedule nor a length."""
+    names = ["online", "offline", *SCHEDULES]
+    if _WORD.fullmatch(name) and name not in names and not _DURATION.fullmatch(name):
+        raise UserError(
+            f"Unknown schedule {format_value(name)}.{did_you_mean(name, names)} Give a length (1.5ep, 586st), online, "
+            f"offline, or one of: {', '.join(SCHEDULES)}."
+        )
 
 
 def as_schedule(value: Any, what: str) -> Schedule:
@@ -570,18 +603,23 @@ def interval_of(schedule: Schedule | None) -> Duration | None:
     return None if schedule is None else with_defaults(schedule).common_interval()
 
 
+MOST_REPEATS = 1000
+"""turns for each step and role, on average: a user's schedule that gives more is taken for one without an end"""
+
+
 def iter_turns(schedule: Schedule, roles: Sequence[str], steps: range) -> Iterator[Turn]:
     """Yield the turns of a schedule; a user's may give pairs (role, step) in their place.
 
     Anything else that a user's schedule gives is refused, and what it raises becomes a UserError of one line.
     """
-    if type(schedule).__module__ == __name__:  # the checks would cost seconds in a run of millions of turns
+    if type(schedule).__module__.startswith("spacedkd."):  # the checks would cost seconds in a run of millions of turns
         return schedule.turns(roles, steps)
     return _checked_turns(schedule, roles, steps)
 
 
 def _checked_turns(schedule: Schedule, roles: Sequence[str], steps: range) -> Iterator[Turn]:
     name, number = f"Schedule {type(schedule).__module__}:{type(schedule).__qualname__}", 0
+    most = MOST_REPEATS * max(len(steps) * len(roles), 1)
     try:
         turns = iter(schedule.turns(roles, steps))
     except UserError:
@@ -597,17 +635,23 @@ def _checked_turns(schedule: Schedule, roles: Sequence[str], steps: range) -> It
             raise
         except Exception as error:
             raise user_code_error(name, error, f"at turn {number}") from error
-        if not (isinstance(turn, tuple | list) and len(turn) == 2 and isinstance(turn[0], str) and _is_step(turn[1])):
+        is_pair = isinstance(turn, tuple | list) and len(turn) == 2 and isinstance(turn[0], str)
+        if not (is_pair and _is_step(turn[1], steps.stop)):
             raise UserError(
                 f"{name} gives {format_value(turn)} as turn {number}: a turn is Turn(role, step), with a role of "
                 f"{', '.join(roles)} and a whole number from 0 to {steps.stop - 1}."
+            )
+        if number == most:
+            raise UserError(
+                f"{name} gives more than {most} turns for {len(steps)} steps of {len(roles)} roles: does it ever end?"
             )
         yield Turn(turn[0], operator.index(turn[1]))
         number += 1
 
 
-def _is_step(step: Any) -> bool:
-    return isinstance(step, SupportsIndex) and not isinstance(step, bool) and operator.index(step) >= 0
+def _is_step(step: Any, stop: int) -> bool:
+    """Return whether a value is the number of a step before `stop`."""
+    return isinstance(step, SupportsIndex) and not isinstance(step, bool) and 0 <= operator.index(step) < stop
 
 
 # Lengths of training

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 from spacedkd.runtime.errors import UserError, unknown, whole_number
@@ -184,6 +184,26 @@ class Timeline:
                 flags.extend(bytes(max(0, step + 1 - len(flags))))
                 flags[step] = len(block) > 1 or leader_step > step
         return replays
+
+
+def describe_order(timeline: Timeline, most: int = 4) -> str:
+    """Return the steps of the first `most` blocks, in words.
+
+    >>> roles = ("teacher", "student")
+    >>> describe_order(Timeline(roles, Spaced("2st").turns(roles, range(5)), roles), most=3)
+    'teacher 0-1, student 0-1, teacher 2-3, ...'
+    """
+    first = [*islice(timeline.blocks(), most + 1)]
+    words = [f"{block.role} {_describe_steps(block.steps)}" for block in first[:most]]
+    return ", ".join([*words, *(["..."] if len(first) > most else [])])
+
+
+def _describe_steps(steps: Sequence[int]) -> str:
+    first, last = steps[0], steps[-1]
+    if len(steps) == 1:
+        return f"{first}"
+    are_consecutive = all(step == first + number for number, step in enumerate(steps))
+    return f"{first}-{last}" if are_consecutive else f"{len(steps)} steps from {first} to {last}"
 
 
 def dropout_key(turn: Turn, frozen_mode: str) -> tuple[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import make_dataclass, replace
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -118,7 +119,9 @@ def test_in_python_its_name_or_an_object_will_do(here: Path, monkeypatch: pytest
         ([Turn("student", -1)], "step=-1"),
         ([("teacher", 0, 0)], "as turn 0"),
         ([None], "gives None as turn 0"),
+        ([("teacher", 10**6)], r"a whole number from 0 to \d+\.$"),
         ([("nobody", 0)], "nobody"),
+        (repeat(("teacher", 0)), "more than .* turns"),
         (None, "'NoneType' object is not iterable"),
     ],
 )

@@ -27,7 +27,8 @@ def test_a_run_before_it_and_on_its_way(
     main(["train", *TINY, "--interval", "1ep", "--out", "run", "--plan"])
     said = capsys.readouterr().out
     assert [*tmp_path.iterdir()] == []
-    assert re.search(r"turns done\s+0 of 10\s+0 of 10", said)
+    assert "(spaced 1ep): teacher 0-4, student 0-4, teacher 5-9, student 5-9\n" in said
+    assert re.search(r"turns finished\s+0 of 10\s+0 of 10", said)
     assert re.search(r"updates\s+20", said)
     assert "30 forward, 20 backward" in said
     assert re.search(r"parameters\s+teacher 19.8 k, student 21.9 k", said)

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, g
 import tyro
 
 from spacedkd.cli.console import console, say
-from spacedkd.cli.flags import PATHS, Flag, Given, ImageFlags, assignments, flag, flag_class, given_flags
+from spacedkd.cli.flags import (
+    GROUPS,
+    PATHS,
+    Flag,
+    Given,
+    ImageFlags,
+    assignments,
+    flag,
+    flag_class,
+    given_flags,
+    option_text,
+)
 from spacedkd.cli.progress import work_progress
 from spacedkd.config.serialization import field_docs, with_changes
 from spacedkd.config.spec import NetworkSpec, RunSpec
@@ -36,7 +47,7 @@ _GENERAL = [
     Flag("grid", Path, "also draw the corruptions of one test image into this picture", metavar="FILE.png"),
     Flag("unfinished", bool, "measure the last checkpoint of runs that are not finished"),
     Flag("trust_code", bool, "import what a run's files name as package.module:name; typed names always are"),
-    Flag("batch_size", int, "images looked at together", EvaluationSpec.batch_size),
+    Flag("batch_size", int, "batch size", EvaluationSpec.batch_size),
     Flag("workers", int, "processes that decode images ahead", EvaluationSpec.workers),
     Flag("accelerator", str, "cpu, cuda, mps or auto", "the run's"),
     Flag("threads", int, "CPU threads", "the run's"),
@@ -47,20 +58,70 @@ OPTIONAL = [instrument for instrument in INSTRUMENTS if instrument.flag]
 """the instruments that a flag chooses; accuracy is always measured"""
 
 
+def _field_name(flag: str) -> str:
+    """Return the name in Python of a flag that may have hyphens: class_nll for --class-nll."""
+    return flag.replace("-", "_")
+
+
 def _instrument_flags() -> Iterator[Flag]:
-    """Yield the flag that chooses each instrument, and one for each of its settings; equal settings share a flag."""
-    yielded: set[str] = set()
+    """Yield the flag that chooses each instrument, and one for each of its settings; equal settings share a flag.
+
+    A name is yielded once: what else has it is refused by `_check_flags`.
+    """
+    yielded = {*_other_flags()}
     for instrument in OPTIONAL:
-        yield Flag(instrument.flag, bool, instrument.about)
-        for field in fields(instrument):  # type: ignore[arg-type]
-            if field.name not in yielded:
-                yielded.add(field.name)
-                yield _setting_flag(field.name)
+        choice = _field_name(instrument.flag)
+        if choice not in yielded:
+            yielded.add(choice)
+            yield Flag(choice, bool, instrument.about)
+        for name in _settings(instrument):
+            if name not in yielded:
+                yielded.add(name)
+                yield _setting_flag(name)
+
+
+def _other_flags() -> list[str]:
+    """Return the names of all flags that are no instrument's."""
+    return [made.name for made in (*_GENERAL, *_NETWORK, *_OBJECTS, *GROUPS["data"])]
+
+
+def _check_flags() -> None:
+    """Refuse two flags with one name, and two settings of one name that take different types."""
+    owners = dict.fromkeys(_other_flags(), "`spacedkd evaluate` itself")
+    for instrument in OPTIONAL:
+        choice = _field_name(instrument.flag)
+        if choice in owners:
+            raise _clash(option_text(choice), f"instrument {instrument.name}", owners[choice])
+        owners[choice] = f"Instrument {instrument.name}"
+    settings: dict[str, type[Instrument]] = {}
+    for instrument in OPTIONAL:
+        for name in _settings(instrument):
+            if name in owners:
+                raise _clash(option_text(name), f"instrument {instrument.name} (a setting)", owners[name])
+            first = settings.setdefault(name, instrument)
+            if _setting_type(first, name) != _setting_type(instrument, name):
+                raise UserError(
+                    f"Instruments {first.name} and {instrument.name} have a setting {name} of different types: rename "
+                    "one of them."
+                )
+
+
+def _clash(option: str, owner: str, other: str) -> UserError:
+    return UserError(f"{other} and {owner} both have a flag {option}: rename one of them.")
+
+
+def _settings(instrument: type[Instrument]) -> list[str]:
+    return [field.name for field in fields(instrument)]  # type: ignore[arg-type]
 
 
 def _owners(setting: str) -> list[type[Instrument]]:
     """Return the instruments that have a setting of this name."""
-    return [cls for cls in OPTIONAL if setting in (field.name for field in fields(cls))]  # type: ignore[arg-type]
+    return [cls for cls in OPTIONAL if setting in _settings(cls)]
+
+
+def _setting_type(instrument: type[Instrument], name: str) -> Any:
+    """Return the type that the flag of a setting takes."""
+    return _kind(get_type_hints(instrument)[name])
 
 
 def _setting_flag(name: str) -> Flag:
@@ -73,8 +134,8 @@ def _setting_flag(name: str) -> Flag:
         for owner, (_, _, default) in zip(owners, sentences, strict=True)
     ]
     if len(owners) > 1:
-        about += f" (of {' and '.join(f'--{owner.flag}' for owner in owners)})"
-    return Flag(name, _kind(get_type_hints(owners[0])[name]), about, " and ".join(dict.fromkeys(defaults)))
+        about += f" (of {' and '.join(option_text(owner.flag) for owner in owners)})"
+    return Flag(name, _setting_type(owners[0], name), about, " and ".join(dict.fromkeys(defaults)))
 
 
 def _kind(hint: Any) -> Any:
@@ -118,7 +179,7 @@ def _field(described: Flag) -> tuple[str, Any, Any]:
         return described.field()
     if kind is bool:
         return name, Annotated[bool, flag(about, "no")], False
-    return name, Annotated[kind | None, flag(about, default, described.metavar or _METAVARS[kind])], None
+    return name, Annotated[kind | None, flag(about, default, described.metavar or _METAVARS.get(kind, "VALUE"))], None
 
 
 if TYPE_CHECKING:
@@ -133,13 +194,14 @@ else:
 
 def read_flags(flags: Any) -> EvaluationSpec:
     """Return the spec that these flags ask for; refuse a setting of an instrument that is not used."""
+    _check_flags()
     typed = {name: value for name, value in given_flags(flags).items() if value is not False}
-    used = [cls for cls in OPTIONAL if "all" in typed or cls.flag in typed]
+    used = [cls for cls in OPTIONAL if "all" in typed or _field_name(cls.flag) in typed]
     for name in typed:
         owners = _owners(name)
         if owners and not any(owner in used for owner in owners):
-            choices = " or ".join(f"--{owner.flag}" for owner in owners)
-            raise UserError(f"--{name.replace('_', '-')} belongs to {choices}: add that flag too.")
+            choices = " or ".join(option_text(owner.flag) for owner in owners)
+            raise UserError(f"{option_text(name)} belongs to {choices}: add that flag too.")
     instruments = [
         cls(**{name: _each_once(value) for name, value in typed.items() if cls in _owners(name)}) for cls in used
     ]
@@ -237,7 +299,7 @@ def _objects_of_runs(typed: Given) -> dict[str, str]:
                 "package.module:name."
             )
         if name not in OBJECTS or (name == "data" and ":" not in value):
-            raise UserError(f"--{name.replace('_', '-')} goes with --network: a run brings its own.")
+            raise UserError(f"{option_text(name)} goes with --network: a run brings its own.")
         if ":" not in value:
             raise UserError(f"--{name} beside runs is what they were given in Python, as package.module:name.")
     return dict(typed)

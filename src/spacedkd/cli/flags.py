@@ -108,6 +108,15 @@ def flag(
     return tyro.conf.arg(name=name, help=about, help_behavior_hint=hint, metavar=metavar, aliases=also or None)
 
 
+def option_text(name: str) -> str:
+    """Return a flag as it is typed and shown.
+
+    >>> option_text("batch_size"), option_text("class-nll")
+    ('--batch-size', '--class-nll')
+    """
+    return f"--{name.replace('_', '-')}"
+
+
 class Flag(NamedTuple):
     """A flag of a run; `path` is the field of the spec that it sets, empty where it is no single field."""
 
@@ -126,7 +135,7 @@ class Flag(NamedTuple):
     @property
     def option(self) -> str:
         """The flag as it is typed: --batch-size."""
-        return f"--{self.name.replace('_', '-')}"
+        return option_text(self.name)
 
     def field(self) -> tuple[str, Any, Any]:
         """Return this flag as a dataclass field; its default, where it is not given, is None, False or ().
@@ -383,7 +392,7 @@ def given_flags(flags: Any) -> dict[str, Any]:
         if is_dataclass(value):
             typed |= given_flags(value)
         elif value == () and entry.default is None:
-            raise UserError(f"--{entry.name.replace('_', '-')} needs at least one value.")
+            raise UserError(f"{option_text(entry.name)} needs at least one value.")
         elif value not in (None, ()) and value is not False:
             typed[entry.name] = read(entry.metadata.get("kind"), value)
             trust(names_of_code(entry.name, value))

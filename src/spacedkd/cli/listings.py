@@ -14,7 +14,7 @@ from rich.table import Table
 
 from spacedkd.cli import status
 from spacedkd.cli.console import console, say
-from spacedkd.cli.flags import flag
+from spacedkd.cli.flags import flag, option_text
 from spacedkd.config.quirks import QUIRKS
 from spacedkd.config.recipes import RECIPES, settings_of
 from spacedkd.runtime.errors import UserError, unknown
@@ -88,7 +88,7 @@ def instruments(pattern: str) -> Table:
     from spacedkd.evaluation.document import INSTRUMENTS
 
     rows = [
-        (f"--{instrument.flag}" if instrument.flag else "always", instrument.name, instrument.about)
+        (option_text(instrument.flag) if instrument.flag else "always", instrument.name, instrument.about)
         for instrument in INSTRUMENTS
     ]
     return _table("spacedkd evaluate", "in evaluation.json", "what it measures", rows=rows)

@@ -30,6 +30,7 @@ from spacedkd.schedule import (
     Window,
     as_schedule,
     by_name,
+    check_name,
 )
 
 # --- Networks
@@ -156,6 +157,7 @@ def _named_schedule(base: Schedule | None, name: str, given: Given) -> dict[str,
 def _spaced(base: Schedule, given: Given) -> Schedule:
     """Return the base, or the schedule of --interval in its place, with the tail and the speed of the flags."""
     if "interval" in given:
+        check_name(given["interval"])
         try:
             base = by_name(given["interval"])
         except UserError as error:

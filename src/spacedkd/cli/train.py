@@ -25,6 +25,7 @@ from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import RunSpec, read_spec, resumable_fields
 from spacedkd.report.terminal import rich_table
 from spacedkd.runtime.errors import UserError, pluralize, printable
+from spacedkd.schedule import describe_schedule
 
 if TYPE_CHECKING:
     from spacedkd.config.resolve import ResolvedRun
@@ -191,6 +192,8 @@ def show_plan(spec: RunSpec, folder: Path, resume: bool) -> None:
     if not resume:
         RunFolder(folder).check_free()
     planned = forecast(spec, folder)
+    schedule = describe_schedule(planned.spec.schedule)
+    say(f"Order of the turns, by step{f' ({schedule})' if schedule else ''}: {planned.order}")
     console.print(*(rich_table(make(planned)) for make in (tables.of_roles, tables.of_run_forecast)))
     say(f"Nothing was trained. The run's folder: {folder}")
 

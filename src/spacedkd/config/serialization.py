@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from spacedkd.runtime.documents import check_unicode, parse_json
-from spacedkd.runtime.errors import UserError, first_line, format_value, unknown
+from spacedkd.runtime.errors import UserError, first_line, format_value, is_command_line, unknown
 from spacedkd.runtime.user_code import FromFile, find_imported, is_user_code, load_object
 from spacedkd.schedule import SCHEDULES, Duration, NamedSchedule, Schedule, as_schedule, with_defaults
 
@@ -51,8 +51,7 @@ def to_json(value: Any) -> Any:
     }
     if not isinstance(value, Schedule):
         return plain
-    names = {kind: name for name, kind in SCHEDULES.items()}
-    return with_defaults(value).to_json(names.get(type(value), qualified_name(value)), plain)
+    return with_defaults(value).to_json(SCHEDULES.name_of(type(value)) or qualified_name(value), plain)
 
 
 Identity = Literal["always", "changed", "default", "never"]
@@ -368,7 +367,9 @@ def _schedule(value: Any, where: str) -> Schedule:
     for entry in fields(make):
         if entry.init and entry.name not in options and default_value(entry) is MISSING:
             path = f"{where.removeprefix('spec.')}.{entry.name}"
-            raise UserError(f"Schedule {kind} needs its {entry.name}: give it with --set {path}=VALUE.")
+            example = next(iter(getattr(make, "examples", ())), "") if is_command_line() else ""
+            instead = f", or write for instance {example}" if example else ""
+            raise UserError(f"Schedule {kind} needs its {entry.name}: give it with --set {path}=VALUE{instead}.")
     schedule: Any = from_json(make, options, where)
     return schedule  # type: ignore[no-any-return]
 

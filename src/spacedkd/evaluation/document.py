@@ -5,6 +5,7 @@ weights, of another network around them or of other data are removed when someth
 needs its file and its entry in `INSTRUMENTS`, nothing else.
 """
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from spacedkd.evaluation.curvature import Curvature
 from spacedkd.evaluation.instrument import Instrument, Metric
 from spacedkd.evaluation.weight_noise import WeightNoise
 from spacedkd.runs.schema import Requires, check, read_checked
+from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.files import Folder, write_json
 
 INSTRUMENTS: list[type[Instrument]] = [Accuracy, Corruptions, Adversarial, WeightNoise, Curvature]
@@ -53,11 +55,31 @@ def _check_entries(evaluation: EvaluationDocument) -> None:
         raise ValueError(f"it lacks numbers ({error!r})") from None
 
 
+def _check_entry(name: str, entry: Any) -> None:
+    """Refuse an entry of an instrument that `read` would refuse."""
+    try:
+        json.dumps(entry)
+        for instrument in INSTRUMENTS:
+            if instrument.name == name:
+                check(entry, instrument.entry_type, name)
+                for key, metric in instrument.metrics(entry):
+                    check(metric.value, float, f"{name}/{key}")
+        json.dumps(entry, allow_nan=False)  # also where the type of an entry says nothing
+    except (ValueError, TypeError, ArithmeticError, LookupError) as error:
+        what = first_line(error) if isinstance(error, ValueError | TypeError) else f"it lacks numbers ({error!r})"
+        raise UserError(
+            f"What the instrument {name} measured cannot be written: {what.removesuffix('.')}. {FILE} is as it was."
+        ) from error
+
+
 def write(folder: Path, origin: Mapping[str, Any], entries: Mapping[str, Any]) -> EvaluationDocument:
     """Add entries to the folder's evaluation.json, and return all of it.
 
-    Earlier entries of the same weights on the same data stay; all others are removed.
+    Earlier entries of the same weights on the same data stay; all others are removed. An entry that could not be read
+    again, such as one with NaN in it, is refused, and nothing is written.
     """
+    for name, entry in entries.items():
+        _check_entry(name, entry)
     before, identity = read(folder), ("weights_digest", "network", "data")
     if before is not None and all(before["origin"].get(name) == origin.get(name) for name in identity):
         entries = {**before["instruments"], **entries}

@@ -9,10 +9,12 @@ from spacedkd.config.spec import check_folder
 from spacedkd.evaluation import document
 from spacedkd.evaluation.accuracy import Accuracy
 from spacedkd.evaluation.document import EvaluationDocument
-from spacedkd.evaluation.instrument import EvaluationSpec, Progress, silent
+from spacedkd.evaluation.instrument import EvaluationSpec, Instrument, Progress, silent
 from spacedkd.evaluation.subject import Subject, TrainedNetworks
 from spacedkd.runs.folder import make_folder
 from spacedkd.runs.result import Run
+from spacedkd.runtime.errors import UserError, is_out_of_memory
+from spacedkd.runtime.user_code import is_from_user_code, user_code_error
 from spacedkd.training.trained_models import load_run
 
 
@@ -63,6 +65,16 @@ def measure(
     noise = networks.data.label_noise
     measured = {"model": networks.student, "head": "final", **({"label_noise": noise} if noise else {})}
     for instrument in instruments:
-        entry = {"measured": measured, **to_json(instrument.measure(subject))}
+        entry = {"measured": measured, **to_json(_measured_by(instrument, subject))}
         evaluation = document.write(folder, networks.origin, {instrument.name: entry})
     return evaluation
+
+
+def _measured_by(instrument: Instrument, subject: Subject) -> Any:
+    """Return what an instrument measures; a mistake in its code is refused in one line that names the instrument."""
+    try:
+        return instrument.measure(subject)
+    except Exception as error:
+        if isinstance(error, UserError | OSError) or is_out_of_memory(error) or is_from_user_code(error):
+            raise
+        raise user_code_error(f"The instrument {instrument.name}", error) from error

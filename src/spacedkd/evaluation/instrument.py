@@ -46,9 +46,19 @@ if TYPE_CHECKING:
     from spacedkd.evaluation.subject import Subject
 
 Advance = Callable[[int], None]
-"""told how much more of the work is done"""
+"""call with the number of newly finished items"""
 Progress = Callable[[str, int], AbstractContextManager[Advance]]
-"""shows work with a title and so many parts; what it gives is told of those that are done"""
+"""shows work with this title and this number of items, and gives the function to call as they are finished"""
+
+
+def lower_first(title: str) -> str:
+    """Return a title as it is written within a sentence; acronyms stay as they are.
+
+    >>> lower_first("Pruned weights"), lower_first("NLL per class")
+    ('pruned weights', 'NLL per class')
+    """
+    is_acronym = title[1:2].isupper() or title[1:2].isdigit()
+    return title if is_acronym else f"{title[:1].lower()}{title[1:]}"
 
 
 def silent(_: str, __: int) -> AbstractContextManager[Advance]:
@@ -56,14 +66,16 @@ def silent(_: str, __: int) -> AbstractContextManager[Advance]:
     return nullcontext(lambda _: None)
 
 
-class MeasuredLabels(TypedDict, total=False):
-    """The training labels of the data; a class of its own, since `NotRequired` is not seen in a module like this."""
+class MeasuredOptional(TypedDict, total=False):
+    """Keys that may be missing; a class of its own, since `NotRequired` is not seen in a module like this."""
 
+    head: str
+    """of the network; "final" is the deepest"""
     label_noise: float
-    """the part of them that is wrong on purpose, where there is one"""
+    """the part of the training labels that is wrong on purpose, where there is one"""
 
 
-class Measured(MeasuredLabels):
+class Measured(MeasuredOptional):
     """The network that an instrument was used on."""
 
     model: str
@@ -88,9 +100,10 @@ class Metric(NamedTuple):
     title: str
     value: float
     resolution: float
-    """accuracies are multiples of one image, or of its part where they are means"""
+    """the smallest difference that the value can have: 1 / images for an accuracy, 1 / images / draws for a mean of
+    several; a standard error over seeds is never taken to be smaller than this allows. 0.0 where there is none"""
     settings: str
-    """numbers with other settings cannot be compared"""
+    """how it was measured, in words such as "200 images, 10 draws": only metrics with equal settings are compared"""
     better: Literal["high", "low"] | None = "high"
     """None where neither is better in itself"""
     unit: Literal["percent", "number"] = "percent"
@@ -109,6 +122,7 @@ class Headline(NamedTuple):
     """A metric that overviews show."""
 
     key: str
+    """the key that `metrics` yields, without the instrument's name: "zeros" or "fog/3" """
     column: str = ""
     """its title in a table of many networks; without one only the page shows it"""
 
@@ -161,12 +175,17 @@ PageItem = MetricTable | LevelChart | ReliabilityChart
 
 
 class Instrument(ABC):
-    """One way to measure a trained network. Subclasses are frozen dataclasses; their fields are settings and flags."""
+    """One way to measure a trained network. Subclasses are frozen dataclasses; their fields are settings and flags.
+
+    A field `train_images` is the flag --train-images, and the text below the field is its help. Instruments that have a
+    setting in common, of the same name and type, share its flag; other settings need names of their own.
+    """
 
     name: ClassVar[str]
     """of the entry in evaluation.json, and before the keys of metrics: `corruptions/fog/3`"""
     flag: ClassVar[str]
-    """that chooses it on the command line; empty for accuracy, which is always measured"""
+    """the flag that chooses it on the command line, without its dashes: "class-nll" for --class-nll. No other flag of
+    `spacedkd evaluate` may have this name. Empty for accuracy, which is always measured"""
     about: ClassVar[str]
     """one line for the help"""
     title: ClassVar[str]
@@ -199,7 +218,7 @@ class Instrument(ABC):
     def tables(cls, entry: Any, detailed: bool) -> Iterator[ResultTable]:
         """Yield tables of one network's entry; `detailed` asks for those of --calibration and --all as well."""
         rows = [[metric.title, metric.format()] for _, metric in cls.metrics(entry)]
-        yield ResultTable(cls.title.lower(), ("metric", "value"), rows)
+        yield ResultTable(lower_first(cls.title), ("metric", "value"), rows)
 
     @classmethod
     def page(cls, keys: Collection[str]) -> Iterator[PageItem]:
@@ -218,7 +237,7 @@ class EvaluationSpec:
 
     instruments: Sequence[Instrument] = ()
     batch_size: int = 256
-    """images looked at together"""
+    """batch size"""
     workers: int = 0
     """processes that decode images ahead"""
 

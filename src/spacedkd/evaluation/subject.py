@@ -63,7 +63,11 @@ class TrainedNetworks(Protocol):
         """Return the student without its early exits, sharing its weights."""
 
     def predict_deepest(self) -> Predict:
-        """Return the same function for the deepest head alone; gradients pass through to the inputs."""
+        """Return the function from inputs to a list of one `Prediction`, that of the deepest head.
+
+        `networks.predict_deepest()(batch.inputs)[0].logits` are the logits, [B, C]. Gradients pass through to the
+        inputs.
+        """
 
     def student_in_float32(self) -> nn.Module:
         """Return a copy of the student in float32, from images to the logits of its deepest head."""
@@ -82,7 +86,7 @@ class Subject:
     progress: Progress = silent
 
     def batches(self, part: Part, advance: Advance = lambda _: None) -> Iterator[Batch]:
-        """Yield every item of a part of the data once, in order; `advance` is told how many."""
+        """Yield every item of a part of the data once, in order; `advance` is called with the size of each batch."""
         for batch in evaluation_batches(part, self.batch_size, self.workers):
             yield self.networks.to_device(batch)
             advance(len(batch.labels))

@@ -283,10 +283,10 @@ def of_roles(forecast: Forecast) -> Table:
     """Return what one step of each role takes, as measured."""
     steps = [role.step for role in forecast.roles]
     rows = [
-        ("turns done", *(_of(role.turns - role.turns_left, role.turns) for role in forecast.roles)),
+        ("turns finished", *(_of(role.turns - role.turns_left, role.turns) for role in forecast.roles)),
         ("passes of a step", *(_passes(step.later) for step in steps)),
         ("FLOPs of a step", *(amount(step.flops, "FLOP") for step in steps)),
-        ("kept for its backward pass", *(amount(step.activations, "B") for step in steps)),
+        ("activation memory", *(amount(step.activations, "B") for step in steps)),
         ("time of a step", *(duration(step.seconds) for step in steps)),
         ("time of an evaluation", *(duration(step.evaluation_seconds) for step in steps)),
     ]
@@ -313,7 +313,7 @@ def of_run_forecast(forecast: Forecast) -> Table:
     models = ", ".join(f"{name} {amount(number, '')}" for name, number in forecast.parameters.items())
     device = f"; GPU {amount(memory.device, 'B')}" if memory.device is not None else ""
     rows = [
-        ("turns done", _of(forecast.turns - forecast.turns_left, forecast.turns)),
+        ("turns finished", _of(forecast.turns - forecast.turns_left, forecast.turns)),
         ("updates", count(cost["updates"])),
         ("passes", f"{count(cost['forward_passes'])} forward, {count(cost['backward_passes'])} backward"),
         ("parameters", models),
@@ -365,8 +365,8 @@ def of_comparison(forecast: ComparisonForecast) -> list[Table]:
                 duration(sum(run.seconds_left for run in runs)),
             ]
         )
-    names = ("arm", "params", "turns done", "updates", "forward", "backward")
-    others = ("arm", "runs done", "FLOPs", "memory", "disk", "time left")
+    names = ("arm", "params", "turns finished", "updates", "forward", "backward")
+    others = ("arm", "runs finished", "FLOPs", "memory", "disk", "time left")
     caption = "memory is the peak of one run's process; time as if one run were trained after the other"
     what = "forward and backward passes of whole batches, as of each run alone"
     if any(run.replays for runs in forecast.arms.values() for run in runs):

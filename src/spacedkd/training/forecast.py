@@ -34,7 +34,7 @@ from spacedkd.runs import checkpoint
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.documents import parse_json, read_lines
 from spacedkd.schedule import Turn
-from spacedkd.timeline import Timeline
+from spacedkd.timeline import Timeline, describe_order
 from spacedkd.training.build import build_models
 from spacedkd.training.callbacks import Cost
 from spacedkd.training.roles import evaluate_model
@@ -142,7 +142,9 @@ class Forecast:
     finish_seconds: float
     finished: bool
     replays: bool = False
-    """True if roles are replayed from another run; their turns count as done"""
+    """whether roles are replayed from another run; their turns count as done"""
+    order: str = ""
+    """the first blocks of turns, in words: "teacher 0-585, student 0-585, ..." """
 
     @property
     def seconds_left(self) -> float:
@@ -275,6 +277,7 @@ def _forecast(
         finish_seconds=measurement.finish_seconds,
         finished=folder is not None and folder.finished(),
         replays=run.spec.teacher_path is not None,
+        order=describe_order(run.timeline),
     )
 
 
