@@ -141,7 +141,7 @@ class Session:
         views = (
             run.views(turn)
             for update in trained
-            for turn in (run.timeline.forward_only.get(update), update)
+            for turn in (run.timeline.forward_only_turns.get(update), update)
             if turn is not None
         )
         # Workers end with the loop, also by an error.
