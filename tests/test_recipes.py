@@ -582,7 +582,7 @@ def test_unspaced_self_kd_may_be_asked_for_in_python() -> None:
 
 @pytest.mark.parametrize("name", ["paper-self", "official-self"])
 def test_a_plain_variant_with_the_recipes_own_interval_is_refused_where_it_is_typed(name: str) -> None:
-    with pytest.raises(UserError, match="Nobody leads in plain self-kd, so schedule spaces nothing"):
+    with pytest.raises(UserError, match="Plain self-kd has no role that leads, so schedule spaces nothing"):
         to_spec(parse([*TINY, "--recipe", name, "--interval", "4ep", "--set", "method.variant=plain"]))
 
 

@@ -231,9 +231,9 @@ def test_what_the_released_self_kd_code_looks_at() -> None:
     """Batches 2, 5 and 8 of nine trigger; each goes forward right before the first batch of the block it ends."""
     schedule = in_steps(ReleasedSelfKD("3st", looks=True), 2, 9)
     assert written(schedule, 9) == "t0 s0 s1 t2 t3 s2 s3 s4 t5 t6 s5 s6 s7 t8"
-    looks = {f"s{before.step}": f"t{look.step}" for before, look in schedule.forward_passes(PAIR, range(9)).items()}
+    looks = {f"s{before.step}": f"t{look.step}" for before, look in schedule.forward_only_turns(PAIR, range(9)).items()}
     assert looks == {"s0": "t1", "s2": "t4", "s5": "t7"}
-    assert ReleasedSelfKD("3st", "2st").forward_passes(PAIR, range(9)) == {}
+    assert ReleasedSelfKD("3st", "2st").forward_only_turns(PAIR, range(9)) == {}
 
 
 def test_first_replay_at_one_and_a_half_epochs_comes_after_batch_195_of_epoch_2() -> None:

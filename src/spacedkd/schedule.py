@@ -86,7 +86,7 @@ class BaseSchedule(ABC):
         """
         return None
 
-    def forward_passes(self, roles: Sequence[str], steps: range) -> Mapping[Turn, Turn]:
+    def forward_only_turns(self, roles: Sequence[str], steps: range) -> Mapping[Turn, Turn]:
         """Return turns that are forward passes without an update, each keyed by the turn it comes right before."""
         return {}
 
@@ -438,7 +438,7 @@ class ReleasedSelfKD(BaseSchedule):
             if ends:
                 yield from (Turn(role, step) for role in roles[1:] for step in block)
 
-    def forward_passes(self, roles: Sequence[str], steps: range) -> Mapping[Turn, Turn]:
+    def forward_only_turns(self, roles: Sequence[str], steps: range) -> Mapping[Turn, Turn]:
         blocks = self._blocks(steps) if self.looks else ()
         return {Turn(roles[1], block[0]): Turn(roles[0], block[-1]) for block, ends in blocks if ends}
 
@@ -586,7 +586,7 @@ def with_defaults(schedule: Schedule) -> BaseSchedule:
 
 
 def describe_schedule(schedule: Schedule | None) -> str | None:
-    """Return a schedule in a few words; None for a run that has none, because nobody leads.
+    """Return a schedule in a few words; None for a run that has none, because its method has no role that leads.
 
     >>> describe_schedule(Window(Spaced("1.5ep"), Spaced("1st"), "20ep", length="10ep"))
     'spaced 1.5ep from 20ep for 10ep, else online'

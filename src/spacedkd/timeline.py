@@ -4,7 +4,7 @@ Nothing else in the package counts a teacher's updates against a student's steps
 
 >>> from spacedkd.schedule import Spaced
 >>> roles = ("teacher", "student")
->>> timeline = Timeline(roles, Spaced("2st").turns(roles, range(3)), kept=roles)
+>>> timeline = Timeline(roles, Spaced("2st").turns(roles, range(3)), trained_roles=roles)
 >>> [(block.role, block.start, [*block.steps]) for block in timeline.blocks()]
 [('teacher', 0, [0, 1]), ('student', 2, [0, 1]), ('teacher', 4, [2]), ('student', 5, [2])]
 >>> sorted(updates_seen(timeline.after(0), "teacher", by="student"))
@@ -32,7 +32,7 @@ from spacedkd.schedule import (
 )
 
 ENDLESS = 10**15
-"""the steps of a run whose length nobody has given"""
+"""the number of steps of a run whose length is unknown"""
 
 
 # Turns and blocks
@@ -90,21 +90,21 @@ def timeline_turns(
 
 def forward_only_turns(schedule: Schedule, roles: Sequence[str], total: int) -> Mapping[Turn, Turn]:
     """Return the forward passes without an update that a schedule in steps has, each by the turn right after it."""
-    return with_defaults(schedule).forward_passes(roles, range(total))
+    return with_defaults(schedule).forward_only_turns(roles, range(total))
 
 
 class Timeline:
-    """All turns of a run. Ten bytes are kept for a turn, of which a run on ImageNet has millions."""
+    """All turns of a run. A turn takes ten bytes: runs on ImageNet have millions of turns."""
 
     def __init__(
         self,
         roles: Sequence[str],
         turns: Iterable[Turn],
-        kept: Sequence[str],
-        forward_only: Mapping[Turn, Turn] | None = None,
+        trained_roles: Sequence[str],
+        forward_only_turns: Mapping[Turn, Turn] | None = None,
     ) -> None:
-        """Keep those of `turns` whose role is in `kept`; a role that is not in `roles` is refused."""
-        self.forward_only = forward_only or {}
+        """Keep the turns of the trained roles; a role that is not in `roles` is refused."""
+        self.forward_only_turns = forward_only_turns or {}
         """forward passes without an update, each by the turn right after it"""
         self._roles = roles
         self._role_numbers, self._steps = array("H"), array("q")
@@ -112,7 +112,7 @@ class Timeline:
         for role, step in turns:
             if role not in numbers:
                 raise unknown("role in the schedule's turns", role, roles)
-            if role not in kept:
+            if role not in trained_roles:
                 continue
             self._role_numbers.append(numbers[role])
             self._steps.append(step)
@@ -126,7 +126,7 @@ class Timeline:
             yield Turn(self._roles[self._role_numbers[number]], self._steps[number])
 
     def blocks(self, after: int = 0) -> Iterator[Block]:
-        """Yield the blocks that come after the first `after` turns; one that is partly done begins where it stands."""
+        """Yield the blocks after the first `after` turns; of a block that is partly done, the turns that are left."""
         steps, start = memoryview(self._steps), after  # a view: an offline run has one block of all steps
         while start < len(self):
             number, stop = self._role_numbers[start], start + 1
@@ -156,7 +156,7 @@ class Timeline:
         return {**leader_steps}
 
     def is_replay(self, turn: Turn) -> bool:
-        """Return whether a turn is part of a replay: its block has several turns, or the first role is further already.
+        """Return whether a turn is part of a replay: its block has several turns, or the first role is ahead.
 
         >>> from spacedkd.schedule import Ahead, Spaced
         >>> roles = ("teacher", "student")
@@ -277,7 +277,7 @@ class TeacherUpdates:
         if (updates := self._formula(step)) is not None:
             return min(updates, self.total or ENDLESS)
         if self._updates[step] < 0:
-            raise UserError(f"In this schedule the student has no step {step}: nobody teaches it.")
+            raise UserError(f"In this schedule the student has no step {step}: it is left out.")
         return self._updates[step]
 
     def includes(self, update: int) -> bool:
@@ -293,7 +293,7 @@ class TeacherUpdates:
 
     @cached_property
     def _seen(self) -> frozenset[int]:
-        """The numbers of updates in a schedule without a formula; -1 stands for steps that nobody teaches."""
+        """The numbers of updates in a schedule without a formula; -1 is a step that the student leaves out."""
         return frozenset(self._updates) - {-1}
 
 

@@ -66,7 +66,7 @@ def test_a_network_and_data_and_a_rate(own: ModuleType, tmp_path: Path, capsys: 
     assert "has a network of your own" in refused(["evaluate", "run", *flags[2:]], capsys)
     another = [word.replace("make", "other") for word in flags]
     assert "is another one" in refused(["evaluate", "run", *another], capsys)
-    assert "--method beside runs is what they were given in Python" in refused(
+    assert "--method together with runs is what they were given in Python" in refused(
         ["evaluate", "run", "--method", "kd"], capsys
     )
     assert "Corruptions change the pixels" in refused(["evaluate", "run", *flags, "--corruptions"], capsys)

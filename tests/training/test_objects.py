@@ -422,7 +422,7 @@ def test_what_an_object_makes_meaningless_is_refused_by_name(tmp_path: Path) -> 
         (replace(SHORT, rate=RateSpec("cosine")), {"lr": lambda step: 0.1}, "leave one of them out"),
         (replace(SHORT, rate=RateSpec(warmup="1ep")), {"lr": lambda step: 0.1}, "warmup does not matter"),
         (TINY, {"lr": lambda step: 0.1}, "optimizer.lr does not matter"),
-        (TINY, {"optimizer": adam}, "lr does not matter beside"),
+        (TINY, {"optimizer": adam}, "lr does not matter with"),
         (replace(SHORT, method="dkd"), {"method": Mentoring()}, "method is given twice, as dkd"),
         (SHORT, {"method": Mentoring}, r"method must be an object, got the class: give Mentoring\(\)"),
         (

@@ -52,7 +52,7 @@ console = SafeConsole(quiet=processes.rank() != 0)  # one of several processes s
 
 @contextmanager
 def working() -> Iterator[None]:
-    """Let work continue, within this context, when nobody reads its output any more."""
+    """Let work continue, within this context, when its output is no longer read."""
     console.working = True
     try:
         yield

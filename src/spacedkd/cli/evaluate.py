@@ -155,7 +155,7 @@ def _format_default(value: Any) -> str:
 
 
 _NETWORK = [
-    Flag("network", str, "a timm network, measured on --data; beside runs, the function they were given"),
+    Flag("network", str, "a timm network, measured on --data; together with runs, the function they were given"),
     Flag("width", int, "of --network, if it is one of ours", 64, "CHANNELS"),
     Flag("weights", str, "of --network: a .safetensors or torch file, or a run folder", "timm's own", "FILE"),
     Flag("set", tuple, "anything else about --network: network.input_size=224, ... (may be repeated)", "", "KEY=VALUE"),
@@ -231,7 +231,7 @@ def evaluate(
     """Measure accuracy, calibration, robustness and flatness.
 
     Accuracy is always measured, the rest with its flags. Prints tables and adds the numbers to evaluation.json in each
-    run folder, where `spacedkd report` reads them. A folder that contains runs stands for all of them.
+    run folder, where `spacedkd report` reads them. For a folder that contains runs, all of them are measured.
 
     Example: spacedkd evaluate runs/mine --corruptions --adversarial --calibration
     """
@@ -291,17 +291,17 @@ def _print_evaluations(evaluations: Mapping[Path, EvaluationDocument], detailed:
 
 
 def _objects_of_runs(typed: Given) -> dict[str, str]:
-    """Return the flags beside runs: names of objects they were given in Python; refuse any other flag."""
+    """Return the flags given together with runs: names of objects they were given in Python; refuse any other flag."""
     for name, value in typed.items():
         if name == "network" and ":" not in value:
             raise UserError(
-                "Give run folders or a --network, not both; beside runs --network is the function they were given, as "
-                "package.module:name."
+                "Give run folders or a --network, not both; together with runs --network is the function they were "
+                "given, as package.module:name."
             )
         if name not in OBJECTS or (name == "data" and ":" not in value):
             raise UserError(f"{option_text(name)} goes with --network: a run brings its own.")
         if ":" not in value:
-            raise UserError(f"--{name} beside runs is what they were given in Python, as package.module:name.")
+            raise UserError(f"--{name} together with runs is what they were given in Python, as package.module:name.")
     return dict(typed)
 
 

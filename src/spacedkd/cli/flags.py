@@ -158,7 +158,7 @@ class Flag(NamedTuple):
 # Help that is not what the field itself says, by path.
 _DEFAULTS = {
     "all": "data.train_limit data.class_limit data.class_list",
-    "found where only one can be meant": "data.image_column data.label_column data.train_split data.test_split",
+    "detected where only one can be meant": "data.image_column data.label_column data.train_split data.test_split",
     "what suits the data": "data.augment.crop data.augment.flip data.augment.rotate",
     "random ones": "network.weights",
     "0.9 with sgd": "optimizer.momentum",
@@ -223,7 +223,7 @@ def _value_type(hint: Any) -> Any:
 
 def _help_of(text: str, entry: Field[Any], path: str) -> tuple[str, str]:
     """Return the help and the default in words of a field; 'X; None takes Y' is X with the default Y."""
-    if split := re.fullmatch(r"(.*); None (?:takes|is|finds it) (.*)", text):
+    if split := re.fullmatch(r"(.*); None(?:: | takes | is )(.*)", text):
         return _ABOUTS.get(path, split[1]), _DEFAULT.get(path, split[2])
     value = default_value(entry)
     if isinstance(value, bool):
@@ -327,7 +327,7 @@ _OPPOSITES = {"--other-init": "--same-init"}
 
 
 def flag_class(flags: Iterable[tuple[str, Any, Any]], about: str = "") -> Any:
-    """Return the dataclass of these flags that tyro reads; `about` stands above them in the help."""
+    """Return the dataclass of these flags that tyro reads; `about` is shown above them in the help."""
     return make_dataclass("flags", flags, frozen=True, namespace={"__doc__": about})
 
 

@@ -207,7 +207,7 @@ def to_spec(given: Given) -> RunSpec:
         interval = given.get("interval", "online")
         if spec.schedule is None and (is_user_code(interval) or not is_online(as_schedule(interval, "--interval"))):
             raise UserError(
-                f"Nobody leads in plain {spec.method.name}, so --interval spaces nothing: leave out either."
+                f"Plain {spec.method.name} has no role that leads, so --interval spaces nothing: leave out either."
             )
         return spec
     if without:
@@ -217,7 +217,7 @@ def to_spec(given: Given) -> RunSpec:
 
 
 def check_other_init(specs: Iterable[RunSpec]) -> None:
-    """Refuse --other-init where it matters in none of these runs: nobody teaches, or the networks differ anyway."""
+    """Refuse --other-init where it matters in no run: there is no teacher, or the networks differ anyway."""
     reasons = [_idle_other_init(spec) for spec in specs]
     if reasons and all(reasons):
         raise UserError(f"--other-init (--no-same-init) does not matter here: {reasons[0]}. Leave it out.")
@@ -229,7 +229,7 @@ def _idle_other_init(spec: RunSpec) -> str:
 
     method, _ = resolve_method(spec)
     if len({*method.frozen, *method.learners.values()}) == 1:
-        return f"method {spec.method.name} with these options has no teacher beside the student's network"
+        return f"method {spec.method.name} with these options has no teacher in addition to the student's network"
     if spec.teacher is not None and len(method.roles) <= 2 and not spec.teacher.pretrained:
         teacher, student = spec.teacher.untrained(), spec.network.untrained()
         if teacher != student:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
 from rich.progress import BarColumn, Progress, Task, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
+from spacedkd.cli.console import console, say, working
+from spacedkd.report.formatting import duration
 from spacedkd.runtime.errors import printable
 
 if TYPE_CHECKING:
@@ -19,21 +26,6 @@ if TYPE_CHECKING:
     from spacedkd.comparison.pool import JobCallback
     from spacedkd.evaluation.instrument import Advance
     from spacedkd.evaluation.instrument import Progress as ShowWork
-    from spacedkd.training.loop import Event
-from collections.abc import Mapping
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
-
-from rich.console import Group
-from rich.live import Live
-from rich.padding import Padding
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-
-from spacedkd.cli.console import console, say, working
-from spacedkd.report.formatting import duration
-
-if TYPE_CHECKING:
     from spacedkd.training.loop import Event, EventFunction
 
 
@@ -63,7 +55,7 @@ def _bar() -> Iterator[Progress]:
         _PrintableColumn("{task.description}"),
         BarColumn(bar_width=24),
         TextColumn("{task.percentage:>3.0f} %"),
-        _PrintableColumn("{task.fields[news]}"),
+        _PrintableColumn("{task.fields[status]}"),
         TimeElapsedColumn(),
         TextColumn("left"),
         # Turns of different roles take different times: look back over many before saying how long is left.
@@ -90,7 +82,7 @@ def _line(event: Event, accuracies: dict[str, float]) -> str:
 def jobs_progress(count: int) -> Iterator[JobCallback]:
     """Show one bar for all runs with the time left, and one line for each that is training."""
     with _bar() as bar:
-        total = bar.add_task("all runs", total=count, news=f"0 of {count} runs")
+        total = bar.add_task("all runs", total=count, status=f"0 of {count} runs")
         rows: dict[str, TaskID] = {}
         done: dict[str, float] = {}
         accuracies: dict[str, dict[str, float]] = defaultdict(dict)
@@ -98,15 +90,16 @@ def jobs_progress(count: int) -> Iterator[JobCallback]:
         def callback(job: Job, event: Event) -> None:
             name = f"{job.label}, seed {job.seed}"
             if name not in rows:
-                rows[name] = bar.add_task(name, total=event.turns, news="")
-            news = _line(event, accuracies[name])
-            bar.update(rows[name], completed=event.turn, news=news)
+                rows[name] = bar.add_task(name, total=event.turns, status="")
+            status = _line(event, accuracies[name])
+            bar.update(rows[name], completed=event.turn, status=status)
             done[name] = event.turn / event.turns
-            finished, of = sum(part == 1 for part in done.values()), max(count, len(done))  # teachers alone are more
-            bar.update(total, completed=sum(done.values()), total=of, news=f"{finished} of {of} runs")
+            finished = sum(part == 1 for part in done.values())
+            runs = max(count, len(done))  # teachers that are trained alone come on top
+            bar.update(total, completed=sum(done.values()), total=runs, status=f"{finished} of {runs} runs")
             if event.turn == event.turns:
                 bar.remove_task(rows.pop(name))
-                _say_plainly(f"[{finished} of {of}] {name}: {news}")
+                _say_plainly(f"[{finished} of {runs}] {name}: {status}")
 
         yield callback
 
@@ -118,11 +111,11 @@ def work_progress(which: str) -> Iterator[ShowWork]:
 
         @contextmanager
         def show(title: str, parts: int) -> Iterator[Advance]:
-            task, started = bar.add_task(title, total=parts, news=which), time.monotonic()
-            yield lambda more: bar.advance(task, more)
+            task, started = bar.add_task(title, total=parts, status=which), time.monotonic()
+            yield lambda count: bar.advance(task, count)
             bar.remove_task(task)
-            if (took := time.monotonic() - started) > LONG:
-                _say_plainly(f"{which} {title}: {took:.0f} s".strip())
+            if (seconds := time.monotonic() - started) > LONG:
+                _say_plainly(f"{which} {title}: {seconds:.0f} s".strip())
 
         yield show
 
@@ -135,7 +128,7 @@ def count_progress() -> Iterator[Callable[[str, int, int], None]]:
 
         def callback(title: str, done: int, total: int) -> None:
             if title not in tasks:
-                tasks[title] = bar.add_task(title, total=total, news="")
+                tasks[title] = bar.add_task(title, total=total, status="")
             bar.update(tasks[title], completed=done)
 
         yield callback
@@ -192,10 +185,10 @@ class RoleBars:
             yield Padding(Text(printable(self._losses[role])), (0, 0, 0, ROLE))
 
     def _whole(self, event: Event) -> str:
-        passed, seconds_left = time.monotonic() - self._began, event.seconds_left
-        still = "" if seconds_left is None else f", {timedelta(seconds=round(seconds_left))} left"
+        seconds, seconds_left = time.monotonic() - self._began, event.seconds_left
+        left = "" if seconds_left is None else f", {timedelta(seconds=round(seconds_left))} left"
         part = f"{event.turn} of {event.turns} turns, {100 * event.turn / event.turns:.0f} %"
-        return f"{part}, {timedelta(seconds=round(passed))} so far{still}"
+        return f"{part}, {timedelta(seconds=round(seconds))} so far{left}"
 
 
 def _rate(images: float) -> str:
@@ -242,14 +235,14 @@ def run_progress() -> Iterator[EventFunction]:
 
 @contextmanager
 def _bars() -> Iterator[EventFunction]:
-    bars, looked = RoleBars(), -LOOK_SECONDS
+    bars, last_read = RoleBars(), -LOOK_SECONDS
     with Live(bars, console=console, refresh_per_second=4):
 
         def callback(event: Event) -> None:
-            nonlocal looked
+            nonlocal last_read
             now, losses = time.monotonic(), ""
-            if now - looked >= LOOK_SECONDS or event.accuracy is not None or event.turn == event.turns:
-                losses, looked = in_words(event.losses), now
+            if now - last_read >= LOOK_SECONDS or event.accuracy is not None or event.turn == event.turns:
+                losses, last_read = in_words(event.losses), now
             bars.update(event, losses)
             if event.accuracy is not None:
                 say(evaluated(event, event.accuracy, losses, datetime.now()))
@@ -258,16 +251,16 @@ def _bars() -> Iterator[EventFunction]:
 
 
 def _lines() -> EventFunction:
-    told, waited = time.monotonic(), ""
+    last_print, waiting = time.monotonic(), ""
 
     def callback(event: Event) -> None:
-        nonlocal told, waited
+        nonlocal last_print, waiting
         now = time.monotonic()
-        if event.waiting not in ("", waited):
+        if event.waiting not in ("", waiting):
             say(f"{datetime.now():%H:%M:%S} {event.waiting}")
-        waited = event.waiting
-        if not waited and (event.accuracy is not None or now - told >= LINE_SECONDS):
+        waiting = event.waiting
+        if not waiting and (event.accuracy is not None or now - last_print >= LINE_SECONDS):
             say(line(event, datetime.now()))
-            told = now
+            last_print = now
 
     return callback

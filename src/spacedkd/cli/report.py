@@ -23,13 +23,16 @@ def report(
         tyro.conf.Positional[tuple[Path, ...]], flag("run folders, or folders that contain runs", metavar="RUN ...")
     ],
     out: Annotated[
-        Path | None, flag("the page; its numbers are written beside it", "report.html in the first folder", "FILE.html")
+        Path | None,
+        flag(
+            "the page; its numbers are written into a file next to it", "report.html in the first folder", "FILE.html"
+        ),
     ] = None,
     against: Annotated[str | None, flag("the arm that all others are compared with", "the first", "NAME")] = None,
 ) -> None:
     """Make a report page from run folders, and a file of numbers.
 
-    A folder that contains runs stands for all of them. Arms that were compared before keep their order, and the arm
+    For a folder that contains runs, all of them are taken. Arms that were compared before keep their order, and the arm
     that they were compared with.
 
     Example: spacedkd report runs/demo --against 'online KD'

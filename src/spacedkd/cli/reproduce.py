@@ -58,10 +58,10 @@ def reproduce(
     ] = None,
     yes: Annotated[bool, flag("begin at scale paper without a question", "no")] = False,
 ) -> None:
-    """Make the paper's tables again, with its numbers beside ours.
+    """Reproduce the paper's tables next to our numbers.
 
     Without a name: list them. Runs are stored by what they compute: those that several tables need are trained once,
-    all can be stopped at any time, and the same command continues. `all` stands for every table. Runs that diverge or
+    all can be stopped at any time: run the same command again to resume. `all` means every table. Runs that diverge or
     fail are listed, the others continue, and the exit code is 3.
 
     Example: spacedkd reproduce interval ahead --scale cpu --only 'resnet18, cifar*' --root data --plan
@@ -160,7 +160,7 @@ def _ask_to_begin(reproduction: Reproduction, jobs: int | None) -> None:
     """Print what the paper's own scale costs, and ask whether to begin; anything but yes is refused."""
     _print_forecast(reproduction, reproduction.plan(jobs))
     if not sys.stdin.isatty():
-        raise UserError("The paper's scale is not begun unasked: add --yes.")
+        raise UserError("The paper's scale takes very long, so it asks for confirmation: add --yes.")
     try:
         answer = input("Begin? [y/N] ")
     except EOFError:

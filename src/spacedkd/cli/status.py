@@ -62,20 +62,20 @@ def listed(folder: Path, pattern: str = "", width: int = sys.maxsize) -> Iterato
 
 def _fitted(columns: Mapping[str, Sequence[str]], width: int) -> Iterator[str]:
     """Yield columns as lines; if they are too wide, columns with one value become a line, then others are dropped."""
-    kept, alike, lost = dict(columns), list[str](), list[str]()
+    shown, equal, dropped = dict(columns), list[str](), list[str]()
     for head in sorted(GIVE_WAY, key=lambda head: len({*columns[head]}) > 1):
-        if max(map(len, _lines(kept))) <= width:
+        if max(map(len, _lines(shown))) <= width:
             break
-        words = {*kept.pop(head)}
+        words = {*shown.pop(head)}
         if len(words) == 1:
-            alike.append(f"{head} {words.pop()}")
+            equal.append(f"{head} {words.pop()}")
         else:
-            lost.append(head)
-    yield from _lines(kept)
-    if alike:
-        yield from wrap(f"In every row: {', '.join(alike)}.", width)
-    if lost:
-        yield from wrap(f"No room for {', '.join(lost)}: a wider terminal shows all.", width)
+            dropped.append(head)
+    yield from _lines(shown)
+    if equal:
+        yield from wrap(f"In every row: {', '.join(equal)}.", width)
+    if dropped:
+        yield from wrap(f"No room for {', '.join(dropped)}: a wider terminal shows all.", width)
 
 
 def _lines(columns: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -133,12 +133,12 @@ def _how_to_resume(run: RunState) -> Iterator[str]:
     folder, progress = shlex.quote(str(run.folder)), run.progress
     if run.state == "training":
         speed = f", {progress['images_per_second']:.0f} images/s" if progress.get("images_per_second") else ""
-        who = (
+        process = (
             f"process {progress['process']} on {progress['host']}"
             if {"process", "host"} <= progress.keys()
-            else "a process that holds it"
+            else "a process that has locked it"
         )
-        yield f"{folder}: {who}{speed}{f', {run.reason}' if run.reason else ''}"
+        yield f"{folder}: {process}{speed}{f', {run.reason}' if run.reason else ''}"
     elif run.state == "damaged":
         yield f"{folder}: {run.reason}"
     elif run.state == "diverged":
@@ -150,23 +150,23 @@ def _how_to_resume(run: RunState) -> Iterator[str]:
             else ""
         )
         resume = f"spacedkd train --resume {folder}"
-        belongs = run.spec is not None and run.spec.label
-        way = f"give the command that made it again (compare, reproduce), or: {resume}" if belongs else resume
-        yield f"{folder}: {f'{run.reason} ' if run.reason else ''}Resume{saved} with: {way}"
+        in_comparison = run.spec is not None and run.spec.label
+        command = f"run the command that made it again (compare, reproduce), or: {resume}" if in_comparison else resume
+        yield f"{folder}: {f'{run.reason} ' if run.reason else ''}Resume{saved} with: {command}"
 
 
 def _listed_row(run: RunState) -> tuple[str, ...]:
     scores = run.accuracy.get(run.student)
-    reached = [NOTHING if scores is None else f"{100 * scores[name]:.1f}" for name in ("last", "best")]
-    when = datetime.fromtimestamp(run.changed).strftime("%Y-%m-%d %H:%M")
-    return (*_settings(run.spec), *reached, run.state, when)
+    accuracies = [NOTHING if scores is None else f"{100 * scores[name]:.1f}" for name in ("last", "best")]
+    date = datetime.fromtimestamp(run.changed).strftime("%Y-%m-%d %H:%M")
+    return (*_settings(run.spec), *accuracies, run.state, date)
 
 
 def _settings(spec: RunSpec | None) -> tuple[str, ...]:
     if spec is None:
         return (NOTHING,) * 6
-    alone = spec.method.name == "none" or spec.schedule is None
-    words = NOTHING if alone else describe_schedule(spec.schedule) or NOTHING
+    is_unspaced = spec.method.name == "none" or spec.schedule is None
+    words = NOTHING if is_unspaced else describe_schedule(spec.schedule) or NOTHING
     interval = words.removeprefix("spaced ").removeprefix("constantly ")
     width = spec.network.options.get("width")
     network = f"{spec.network.name}/{width}" if width else spec.network.name

@@ -145,7 +145,7 @@ def run_request(
 
 
 def _extension_request(flags: dict[str, Any], out: Path | None, resume: Path | None, extend: Path) -> RunRequest:
-    """Return a run with the spec of another but more epochs, in a folder beside it."""
+    """Return a run with the spec of another but more epochs, in a folder next to it."""
     if resume is not None:
         raise UserError("--extend starts a new run, --resume continues one: give one of them.")
     if "epochs" not in flags or {*flags} - {"epochs", "trust_code"}:

@@ -80,7 +80,7 @@ class Objects:
     def named_in(self, spec: RunSpec) -> RunSpec:
         """Return the spec with the names of the objects in it.
 
-        A setting that does not matter beside an object, or beside the name of user code, is refused.
+        A setting that does not matter where an object, or the name of user code, is given is refused.
         """
         names = {name: described["name"] for name, described in self.described.items()}
         changes: dict[str, Any] = {"objects": self.described}
@@ -97,7 +97,7 @@ class Objects:
         if is_user_code(lr):
             changes["rate"] = _spec_naming(spec.rate, "shape", lr, ())
             if spec.optimizer.lr != OptimizerSpec().lr:
-                raise UserError(f"optimizer.lr does not matter beside {lr}, a function of the step: leave it out.")
+                raise UserError(f"optimizer.lr does not matter with {lr}, a function of the step: leave it out.")
         if self.method is not None:
             own = describe(self.method)
             if spec.method not in (MethodSpec(), MethodSpec(own.name), own):
@@ -119,7 +119,7 @@ def _spec_naming(spec: Any, field: str, name: str, others: tuple[str, ...]) -> A
     default = type(spec)()
     for changed in changed_fields(spec):
         if changed not in (field, *others) and getattr(spec, changed) != getattr(default, changed):
-            raise UserError(f"{changed} does not matter beside {name}, which is user code: leave it out.")
+            raise UserError(f"{changed} does not matter with {name}, which is user code: leave it out.")
     if getattr(spec, field) not in (getattr(default, field), name):
         raise UserError(f"{getattr(spec, field)} in the spec and {name} given as an object: leave one of them out.")
     return type(spec)(**{field: name, **{option: getattr(spec, option) for option in others}})
@@ -178,7 +178,7 @@ def _digest_parts(thing: Any, inside: list[Any]) -> Iterator[str]:
 DEPTH = 12
 """of objects within objects, from which on they are not looked into"""
 SAMPLE = 4096
-"""numbers of a large array by which it is told from others"""
+"""numbers of a large array that distinguish it from others"""
 
 
 def _sample(array: Any) -> list[Any]:
@@ -203,7 +203,7 @@ def _used_globals(function: FunctionType) -> dict[str, Any]:
 def _source(thing: Any) -> str:
     code = getattr(thing, "__code__", None)
     try:
-        if thing.__name__ != "<lambda>":  # its source is a whole line, with whatever else stands there
+        if thing.__name__ != "<lambda>":  # its source is a whole line, with whatever else is in it
             return inspect.getsource(thing)
     except (OSError, TypeError):  # typed into a console, or built in
         pass

@@ -41,7 +41,7 @@ class OptimizerSpec:
     weight_decay: float = 5e-4
     """pulls weights towards zero; all of them with sgd, with others not biases, norms, tokens and positions"""
     nesterov: bool = False
-    """let sgd look ahead"""
+    """use Nesterov momentum (sgd)"""
     clip: float | None = None
     """shorten longer gradients to this norm"""
     moves_frozen: bool = False

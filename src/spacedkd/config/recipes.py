@@ -183,7 +183,7 @@ def settings_of(name: str) -> list[tuple[str, str, str]]:
 
 
 def _sort_by_path(rows: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Return rows in the order of a spec's fields; rows of one path stand together."""
+    """Return rows in the order of a spec's fields; rows of one path follow each other."""
     rows = [*rows]
     groups = [entry.name for entry in fields(RunSpec)]
     paths = [*dict.fromkeys(path for path, _, _ in rows)]

@@ -115,12 +115,12 @@ class ResolvedRun:
         return [View(step + later, view) for step, view in views]
 
     def progress(self, turn: Turn, gather: Callable[[Tensor], Tensor], micro_batch: int = 0) -> Progress:
-        """Return what the method is told about a turn beside its batch."""
+        """Return what the method gets about a turn in addition to its batch."""
         is_replay = partial(self.timeline.is_replay, turn)
         return Progress(turn.step, self.steps_per_epoch, self.total_steps, gather, micro_batch, is_replay)
 
     def updates(self, turns: int) -> Counter[str]:
-        """Return how many updates each role has made after so many turns."""
+        """Return how many updates each role has made after this number of turns."""
         return Counter(turn.role for turn in islice(self.timeline.after(0), turns))
 
     def logs(self, turn: Turn) -> bool:
@@ -210,7 +210,7 @@ def resolve_spec(spec: RunSpec, objects: Objects | None = None, library: Library
 def resolve_method(spec: RunSpec, method: Method | None = None) -> tuple[Method, Schedule | None]:
     """Return the method and its schedule: a spec with a schedule gets the form of its method that can be spaced.
 
-    A schedule for a method in which nobody leads is refused. `method` is given where the spec does not name it.
+    A schedule for a method without a role that leads is refused. `method` is given where the spec does not name it.
     """
     named, method = method is None, method or build_method(spec.method)
     if named and spec.schedule is not None and len(method.roles) == 1 and spec.method.name in METHODS:

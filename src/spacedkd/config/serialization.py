@@ -224,11 +224,11 @@ def _dataclass(kind: Any, value: Any, where: str) -> Any:
 
 
 TRUTH = {"true": True, "yes": True, "false": False, "no": False}
-"""texts that stand for a truth value, in any case, wherever a field is one"""
+"""texts that mean a truth value, in any case, wherever a field is one"""
 
 
 def truth(value: Any) -> bool | None:
-    """Return the truth value that a text stands for; None for anything else.
+    """Return the truth value that a text means; None for anything else.
 
     >>> truth("False"), truth("yes"), truth("maybe"), truth(True)
     (False, True, None, None)
@@ -237,7 +237,7 @@ def truth(value: Any) -> bool | None:
 
 
 def with_truth(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options whose types are not known here, with truth values in place of the texts that stand for them.
+    """Return options whose types are not known here, with truth values in place of the texts that mean them.
 
     Left as text, "False" would count as true wherever Python asks whether it is.
     """

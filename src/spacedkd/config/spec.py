@@ -100,7 +100,7 @@ class DataSpec:
     train_limit: int | None = None
     """use only this many training images, evenly from all classes"""
     class_limit: int | None = option(None, later=True)
-    """use only the first so many classes"""
+    """use only this number of classes, the first ones"""
     holdout: float = 0.0
     """part of the training images kept aside, so that the best epoch can be chosen without the test set"""
     drop_last: bool = False
@@ -118,13 +118,13 @@ class DataSpec:
     class_list: str | None = None
     """a file with one class folder a line: only these classes, in this order"""
     image_column: str | None = None
-    """the images of a table; None finds them where only one column can be meant"""
+    """the images of a table; None: detected where only one column can be meant"""
     label_column: str | None = None
-    """the labels of a table; None finds them where only one column can be meant"""
+    """the labels of a table; None: detected where only one column can be meant"""
     train_split: str | None = None
-    """the part of the data to train on; None finds it where only one can be meant"""
+    """the part of the data to train on; None: detected where only one can be meant"""
     test_split: str | None = None
-    """the part of the data to test on; None finds it where only one can be meant"""
+    """the part of the data to test on; None: detected where only one can be meant"""
     test_part: float | None = None
     """where the data has no part to test on, this part of its images, evenly from all classes"""
     skip_bad: bool = False
@@ -387,7 +387,7 @@ class RunSpec:
     """the teacher's network; None takes the student's"""
     method: MethodSpec = field(default_factory=MethodSpec)
     schedule: Schedule | None = option(None, paired=False)
-    """who learns when; None is online where somebody leads, and stays None where nobody does"""
+    """order of the roles' turns; None is online for two or more roles"""
     epochs: float = option(80.0, teacher="epochs")
     """passes over the training images"""
     batch_size: int = option(128, teacher="batch size")
@@ -406,21 +406,21 @@ class RunSpec:
     """keep an average of the student's weights, and evaluate it too: poly:2 (later weights count more), ema:0.999, or
     swa:50% (the mean over the last part of the run)"""
     teacher_average: str | None = option(None, later=True)
-    """who learns from a frozen teacher sees the average of its weights so far: poly:2, ema:0.999; the teacher itself
-    learns as it does without"""
+    """roles that learn from a frozen teacher see the average of its weights so far: poly:2, ema:0.999; the teacher
+    itself learns as it does without"""
     average_bn: BatchNormOfAverage | None = option(None, later=True)
     """BatchNorm's statistics of an average are recomputed on the same twenty batches each time, or averaged as the
     weights are; None takes recompute for poly and swa, average for ema"""
     frozen_mode: Literal["eval", "train", "shared"] = "eval"
-    """how a model behaves while another learns; train lets its BatchNorm statistics move and its dropout act; shared
-    gives what its own turn at that step will: masks and the batch's statistics are the same, and what it keeps of them
-    moves in its own turn alone"""
+    """mode of a model while another one learns; eval: BatchNorm keeps its statistics, dropout is off; train: the
+    statistics move, dropout is on; shared: the dropout masks and batch statistics of its own turn at that step, and its
+    running statistics move in its own turn alone"""
     follower_first: bool = False
     """roles take their turns in the opposite order, so the student meets the teacher before it has learned the batch"""
     redraw_replay: bool = False
-    """whoever follows sees other batches than the leader: another order, other augmentation"""
+    """followers see other batches than the leader: another order, other augmentation"""
     follower_rate: Literal["own", "leader"] = option("own", identity="changed")
-    """whoever follows has the learning rate of its own step, or that of the step where the leader stands"""
+    """followers have the learning rate of their own step, or that of the step the leader has reached"""
     precision: str = option("auto", teacher="precision")
     """32-true, bf16-mixed, bf16-true or 64-true; auto takes bf16-mixed where the hardware is fast at it"""
     channels_last: bool = option(True, teacher="memory layout")
@@ -434,7 +434,7 @@ class RunSpec:
     log_every: Duration = option(Duration(25, "st"), identity="never")
     """how often losses are written to the journal"""
     log: tuple[str, ...] = option((), identity="never", resumable=True, later=True)
-    """loggers of losses and accuracies, beside the journal: csv, tensorboard, wandb, mlflow"""
+    """loggers of losses and accuracies, in addition to the journal: csv, tensorboard, wandb, mlflow"""
     on_nonfinite: Literal["stop", "skip"] = option("stop", identity="changed")
     """what happens when losses or weights are no finite numbers: stop, or skip the update, as if it had not been"""
     only: str | None = option(None, identity="changed")
@@ -450,8 +450,9 @@ class RunSpec:
     objects: Options = field(default_factory=dict)
     """objects that were given to `train()`: the qualified name of each, and the digest of its source"""
     accumulate: int = option(1, later=True)
-    """compute every batch in so many parts, one after the other, for one update: less memory at the same batch size;
-    BatchNorm and losses over a whole batch, such as the feature norm, see a part at a time, as they do on devices"""
+    """compute every batch in this number of parts, one after the other, for one update: less memory at the same batch
+    size; BatchNorm and losses over a whole batch, such as the feature norm, see a part at a time, as they do on
+    devices"""
     extends: tuple[ShorterRun, ...] = option((), later=True)
     """the shorter runs that this one continues (`spacedkd train --extend RUN --epochs 120`)"""
     processes_before: tuple[str, ...] = option((), identity="changed")

@@ -132,7 +132,7 @@ class Adversarial(Instrument):
     step: float | None = None
     """size of a step of bim and pgd, in pixels; None takes epsilon / 4"""
     limit: int | None = None
-    """only so many test images, evenly from all classes; None takes all"""
+    """maximum number of test images, evenly from all classes; None takes all"""
 
     def __post_init__(self) -> None:
         if {*self.attacks} == {"fgsm"} and (self.steps is not None or self.step is not None):
@@ -312,7 +312,7 @@ def measure_attacks(
 ) -> AdversarialResult:
     """Return the accuracy under every attack, in one pass over the images.
 
-    `advance` is told how often images went through the network. Logits that are not finite are refused.
+    `advance` is called with the number of images that went through the network. Logits that are not finite are refused.
     """
     import torch
 

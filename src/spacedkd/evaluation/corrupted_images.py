@@ -145,7 +145,10 @@ class CorruptedImages:
         processes: int | None = None,
         advance: Advance = lambda _: None,
     ) -> None:
-        """Make the images that are missing, on all cores unless told otherwise; `advance` is told of images."""
+        """Make the images that are missing, on all cores unless `processes` is given.
+
+        `advance` is called with the number of newly made images.
+        """
         missing, count = self.missing(names, severities), len(self.images.labels)
         self._check_room(len(missing))
         with _workers(self.images, processes or (1 if len(missing) * count < SERIAL else available_cores())) as work:
@@ -159,7 +162,7 @@ class CorruptedImages:
                 write_json(self.path(name, severity).with_suffix(".json"), record)
 
     def _check_room(self, files: int) -> None:
-        """Refuse a disk that has no room for so many files."""
+        """Refuse a disk that has no room for this number of files."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.folder)
@@ -236,7 +239,7 @@ def _corrupt_rows(images: ImageSet, path: Path, name: str, severity: int, start:
 TILE, GAP, LABEL = 96, 6, 20
 """pixels of the picture `write_grid` draws"""
 ACROSS = 2
-"""corruptions beside each other in it"""
+"""corruptions in a row of it"""
 
 
 def write_grid(path: Path, images: ImageSet, names: Sequence[str] = (), severities: Sequence[int] = ()) -> None:

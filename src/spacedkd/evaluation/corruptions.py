@@ -86,7 +86,7 @@ class Corruptions(Instrument):
     cache: Path | None = None
     """where corrupted images are kept; None takes ~/.cache/spacedkd/corrupted"""
     limit: int | None = None
-    """only so many test images, evenly from all classes; None takes all"""
+    """maximum number of test images, evenly from all classes; None takes all"""
 
     def __post_init__(self) -> None:
         check_corruptions(self.names, self.severities)

@@ -73,7 +73,7 @@ class Curvature(Instrument):
     products: int = MOST_PRODUCTS
     """most products of the Hessian with a vector for each estimate"""
     train_images: int | None = None
-    """at most so many training images; None takes 250"""
+    """maximum number of training images; None takes 250"""
 
     def __post_init__(self) -> None:
         check_at_least(self, train_images=1, products=8)

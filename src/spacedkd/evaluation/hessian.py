@@ -155,7 +155,7 @@ def _trace_by_part(
     seed: int,
     advance: Advance,
 ) -> Trace:
-    """Estimate the trace of P A P by part, and add what is known of the rest, which took so many `products`."""
+    """Estimate the trace of P A P by part, and add what is known of the rest, which took this number of `products`."""
     parts: list[tuple[float, list[float]]] = []  # the share of each part, and its forms
     draws = 0
     while True:
@@ -299,7 +299,7 @@ def measure_curvature(
     """Return the trace by each estimator and the largest eigenvalue, each until its relative error is at most `error`.
 
     Each takes at most `most_products` products; what stopped it is in its result. `predict` gives the logits that are
-    judged; left out, the model itself does. One graph holds `at_once` images. `advance` is told of products.
+    judged; left out, the model itself does. One graph holds `at_once` images. `advance` is called after products.
     """
     for name in estimators:
         if name not in ESTIMATORS:

@@ -84,7 +84,7 @@ def correct(predict: Predict, head_names: Sequence[str], batches: Iterable[Batch
 
 @dataclass(frozen=True)
 class Bin:
-    """The images whose confidence lies above `low` and not above `high`; without images there are no means."""
+    """The images whose confidence is above `low` and not above `high`; without images there are no means."""
 
     low: float
     high: float

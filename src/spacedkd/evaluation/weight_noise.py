@@ -90,7 +90,7 @@ class WeightNoise(Instrument):
     draws: int = 10
     """draws of noise at each level"""
     train_images: int | None = None
-    """at most so many training images; None takes 2000"""
+    """maximum number of training images; None takes 2000"""
 
     def __post_init__(self) -> None:
         noise_levels(self.noise, self.relative_noise, self.draws)
@@ -234,7 +234,8 @@ def measure_weight_noise(
 
     `predict` gives the logits that are judged; left out, the model itself does. `loss` is cross-entropy unless given.
     The noise of a draw depends on the seed, the level, the draw and the parameter's name alone, so two networks of one
-    shape get the same noise. `advance` is told of passes over the images.
+    shape get the same noise. `advance` is called with the
+    number of newly finished passes over the images.
     """
     from torch.nn import functional as F
 

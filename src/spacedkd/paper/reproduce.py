@@ -72,7 +72,7 @@ def reproduce(
     """Reproduce tables of the paper; return their results by name.
 
     Args:
-        names: tables by name; `all` stands for every table.
+        names: tables by name; `all` means every table.
         scale: smoke, cpu or paper: the size of networks, images and runs.
         seeds: how many seeds; None takes the scale's number.
         first_seed: the first of them.
@@ -169,7 +169,7 @@ ExperimentProgress = Callable[[], AbstractContextManager[Callable[[str, int, int
 
 
 def find_tables(names: Sequence[str]) -> list[NamedTable]:
-    """Return tables by name; `all` stands for all of them. An unknown name is refused."""
+    """Return tables by name; `all` means all of them. An unknown name is refused."""
     every = tables()
     for name in names:
         if name not in (*every, "all"):
@@ -318,7 +318,7 @@ class Reproduction:
             raise UserError(" ".join(missing))
 
     def jobs(self, at_once: int) -> list[Job]:
-        """Return every run, as one of so many that train at a time."""
+        """Return every run, as one of `at_once` that train at a time."""
         return self.store.jobs(self.arms, self.seeds, at_once)
 
     def _at_once(self, jobs: int | None) -> int:

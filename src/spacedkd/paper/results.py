@@ -1,4 +1,4 @@
-"""The results of a table: every cell over seeds beside the paper's number, every effect with its verdict.
+"""The results of a table: every cell over seeds next to the paper's number, every effect with its verdict.
 
 `table_results` computes them; `Results` is the document that is written as results.json and that all reports read.
 """
@@ -58,7 +58,7 @@ class CellResult(EffectResult):
 
 
 class FitResult(Fit):
-    """The parabola through a row, or through several, beside that through the paper's numbers."""
+    """The parabola through a row, or through several, next to that through the paper's numbers."""
 
     row: str
     rows: list[str]
@@ -68,7 +68,7 @@ class FitResult(Fit):
 
 
 class SummaryResult(TypedDict):
-    """A number of the paper's text, beside that of its printed differences and beside ours."""
+    """A number of the paper's text, next to that of its printed differences and to ours."""
 
     statement: str
     of: str
@@ -346,7 +346,7 @@ def _p(cell: CellResult) -> float | None:
 def _summary(
     summary: Summary, every: Mapping[Key, Cell], cells: Mapping[Key, Cell], numbers_of: NumbersOf
 ) -> SummaryResult:
-    """Return a number of the text beside that of the paper's printed differences, and beside ours."""
+    """Return a number of the text next to that of the paper's printed differences, and to ours."""
     printed: dict[str, float] = {}
     ours: dict[str, dict[int, float]] = {}
     errors: list[float | None] = []

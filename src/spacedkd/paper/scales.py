@@ -82,7 +82,7 @@ class Scale:
         return "-".join(filter(None, [self.name, "" if self.recipe == "paper" else self.recipe, averaged]))
 
     def part(self, epochs: float, network: str = "resnet18") -> float:
-        """Return so many of the paper's epochs as epochs of this scale's shorter runs."""
+        """Return this number of the paper's epochs as epochs of this scale's shorter runs."""
         whole = EPOCHS["vit" if network in TRANSFORMERS else "cnn"]
         return epochs if self.epochs is None else epochs * self.epochs / whole
 

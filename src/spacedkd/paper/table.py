@@ -1,4 +1,4 @@
-"""The declaration of one table or figure of the paper: cells, each a run of ours beside a number of the paper's.
+"""The declaration of one table or figure of the paper: cells, each a run of ours with a number of the paper's.
 
 A file in `paper/tables` declares one `TABLE` with these types.
 """
@@ -96,7 +96,7 @@ class Table:
 
     title: str
     reference: str
-    """where it stands in the paper"""
+    """where it is in the paper"""
     order: int
     """its place in lists"""
     cells: Callable[[Scale], Iterable[Cell]]
@@ -110,7 +110,7 @@ class Table:
     """whether a parabola is laid through each row's columns on the axis"""
     notes: Sequence[str] = field(default=())
     also: Sequence[str] = ("last", "best")
-    """metrics shown beside the main one"""
+    """metrics shown next to the main one"""
     experiment: Experiment | None = None
     """what is measured in place of cells, for a claim such as a theorem"""
 

@@ -71,7 +71,7 @@ def domain(values: Iterable[float], least: float, most: float) -> tuple[float, f
 
 
 def can_be_told_apart(values: Iterable[float]) -> bool:
-    """Return whether values can be told apart on a linear axis; offline is often forty times the next interval.
+    """Return whether a reader can distinguish values on a linear axis; offline is often forty times the next interval.
 
     >>> can_be_told_apart([0, 0.5, 1, 1.5, 2]), can_be_told_apart([0, 0.5, 1, 80])
     (True, False)
@@ -119,7 +119,7 @@ class Panel:
         return tag("svg", *content, viewBox=box, role="img", aria_label=description, **attributes)
 
     def frame(self, x_ticks: Sequence[Tick], y_ticks: Sequence[Tick], x_title: str, y_title: str) -> Markup:
-        """Return grid, ticks and titles; the title of the y axis lies flat above it, where it can be read."""
+        """Return grid, ticks and titles; the title of the y axis is horizontal, above it."""
         floor, end = self.height - self.bottom, self.width - self.right
         parts = []
         for y, words in ((self.to_y(value), words) for value, words in y_ticks):
@@ -145,7 +145,7 @@ class Panel:
         seeds: Mapping[int, float] | None = None,
         write: Write = percent,
     ) -> Markup:
-        """Return a mean with its 95 % interval, as far as the panel goes, and small dots for its seeds beside it."""
+        """Return a mean with its 95 % interval, as far as the panel goes, and small dots for its seeds next to it."""
         x, parts = self.to_x(position), []
         if interval := bounds(value):
             low, high = (self.to_y(min(max(bound, self.y[0]), self.y[1])) for bound in interval)
@@ -230,7 +230,7 @@ def chart(
 ) -> Markup:
     """Return a picture of lines and the table of their numbers; the description is what a screen reader reads.
 
-    The y axis has room for what comes after the first `settled` part of each line; what lies beyond is cut off.
+    The y axis has room for what comes after the first `settled` part of each line; what is outside is cut off.
     Without `bands` the intervals are among the numbers only.
     """
     most = max(FEWEST_POINTS, min(MOST_POINTS, MOST_NUMBERS // max(len(lines), 1)))
@@ -288,8 +288,8 @@ def _drawn(line: Line, area: Panel) -> Markup:
     parts = []
     if line.band:
         edge = [(x, high) for x, _, high in line.band] + [(x, low) for x, low, _ in reversed(line.band)]
-        held = [(x, min(max(value, area.y[0]), area.y[1])) for x, value in edge]
-        parts.append(tag("path", d=area.path(held) + "Z", class_=f"around {line.class_}"))
+        clipped = [(x, min(max(value, area.y[0]), area.y[1])) for x, value in edge]
+        parts.append(tag("path", d=area.path(clipped) + "Z", class_=f"around {line.class_}"))
     for class_, several in (("one", line.seeds), ("all", [line.points])):
         pieces = [piece for points in several for piece in within(points, *area.y)]
         if pieces:

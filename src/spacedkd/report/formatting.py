@@ -24,7 +24,7 @@ def percent(part: float) -> str:
 
 
 def decimals(places: int) -> Write:
-    """Return a function that writes numbers with so many decimals.
+    """Return a function that writes numbers with this number of decimals.
 
     >>> decimals(2)(-0.5) == MINUS + "0.50"
     True

@@ -16,13 +16,13 @@ SCRIPT = Path(__file__).with_name("tools.js").read_text(encoding="utf-8")
 """values under the pointer; tables as CSV and LaTeX, pictures as SVG"""
 SCRIPT_DIGEST = f"sha256-{b64encode(sha256(SCRIPT.encode()).digest()).decode()}"
 MANY = 12
-"""so many arms are more than a reader takes in at once: what is said of each is folded away"""
+"""maximum number of arms whose details are shown at once; those of more are folded away"""
 SHOWN = 6
 """panels that stay open where there are too many"""
 
 
 class Markup(str):
-    """Text that is safe to put into the page as it stands; every other string is escaped on its way there."""
+    """Text that is safe to put into the page unchanged; every other string is escaped on its way there."""
 
 
 Titled = tuple[str, str, Markup]
@@ -109,7 +109,7 @@ def document(
         sections: what follows, in order.
         more_style: further style rules.
         with_images: whether the page contains images.
-        first_figure: stands beside the outcome; a page with one has the script that reads figures and tables.
+        first_figure: shown next to the outcome; a page with one has the script that reads figures and tables.
     """
     # A page holds text from specs; whatever slipped through escaping could still load nothing, and run nothing: the
     # one script that may run is known by its digest.

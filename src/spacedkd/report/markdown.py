@@ -36,7 +36,7 @@ def code(text: str) -> str:
 
 
 def markdown_table(table: Table) -> str:
-    """Return a table as Markdown: strong cells are bold, the paper's number stands in brackets."""
+    """Return a table as Markdown: strong cells are bold, the paper's number is in brackets."""
     columns = table.document_columns()
     rows = [[_cell(row[index]) for index, _ in columns] for row in table.rows]
     words = [number for number, (_, column) in enumerate(columns) if column.left]

@@ -250,7 +250,7 @@ def _spacing_section(comparison: ComparisonDocument, arms: Sequence[Arm]) -> Ite
             f"{findings.SECOND_HALF}"
         )
         if len(arms) > MANY:
-            caption += " Of so many arms those are drawn that are ticked below."
+            caption += " Only the arms that are ticked below are drawn."
         title = "Spaced minus unspaced, epoch by epoch"
         yield grid([(title, "at equal epochs of the student", join(lines, drawn))], caption, wide=True)
 

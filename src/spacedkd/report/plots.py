@@ -46,12 +46,12 @@ from spacedkd.runs.journal import Curve
 from spacedkd.runs.schema import Estimate, PairedDifference
 
 COLOURS = 8
-"""of arms that are told apart; then lines are dashed"""
+"""number of colours for arms; lines of further arms are dashed"""
 DASHES = 3
 SETTLED = {"accuracy": 0.5, "loss": 0.25}
 """the part of a run after which the axis has room for everything"""
 BANDS = 4
-"""so many intervals can lie on each other and be told apart; those of more lines are in the numbers alone"""
+"""maximum number of intervals in one picture; those of more lines are in the numbers alone"""
 ACCURACY = Axis("accuracy, %", decimals(2), least=0, most=100)
 GAIN = Axis("difference, points", decimals(2), zero=True)
 LOSS = Axis("loss", lambda value: f"{value:.4g}")
@@ -100,7 +100,9 @@ def curves(arms: Sequence[Arm]) -> list[Titled]:
 def _curves_of(arm: Arm, area: Panel) -> Markup:
     thin, thick, ends = [], [], []
     class_of = role_colours(arm.first.roles)
-    for role in reversed(arm.first.roles):  # the dashed leader lies over the student, so that equal curves both show
+    for role in reversed(
+        arm.first.roles
+    ):  # the dashed leader is drawn over the student, so that both of two equal curves are seen
         by_seed = [run.curves[role] for run in arm.runs if role in run.curves]
         if len(by_seed) > 1:
             thin += [area.line(_points(curve), f"one {class_of[role]}") for curve in by_seed]
@@ -146,7 +148,7 @@ def arm_colour(index: int) -> str:
 
 
 def chooser(arms: Sequence[Arm], against: str) -> Markup:
-    """Return a box to tick for each arm, beside its line; of very many arms only a few are shown at first."""
+    """Return a check box for each arm, next to its line; of very many arms only a few are shown at first."""
     few = len(arms) <= MANY
     items = []
     for index, arm in enumerate(arms):
@@ -291,7 +293,7 @@ class Row(NamedTuple):
     paper: float | None = None
     """the paper's value, a hollow mark"""
     group: str = ""
-    """stands above the first line of each"""
+    """the heading above the first line of each group"""
 
     @property
     def values(self) -> Sequence[float]:

@@ -48,7 +48,7 @@ from spacedkd.timeline import Block, group_turns
 FINEST = 1.5
 """pixels between two blocks of a role below which they are drawn as one band"""
 CROWDED = 24
-"""so many blocks are too small to be read: the first few are drawn again, larger"""
+"""maximum number of blocks that can be read; of more, the first few are drawn again, larger"""
 ENLARGED = 3
 """intervals in the enlarged part"""
 LINE = 2.6
@@ -62,7 +62,7 @@ class Stroke:
     role: str
     points: list[Point]
     merged: bool = False
-    """stands for many blocks with turns of other roles in between"""
+    """drawn in place of many blocks with turns of other roles in between"""
 
 
 @dataclass(frozen=True)
@@ -341,7 +341,7 @@ def _has_speed(arm: Arm) -> bool:
 def _interval_picture(group: IntervalGroup, alike: Sequence[IntervalGroup]) -> Markup:
     """Return the picture of a group, which shares its y axis with the `alike` ones, on the same data.
 
-    Intervals too close to be told apart lie evenly in their order.
+    Intervals that are too close to each other are placed evenly, in their order.
     """
     every = [arm for other in alike for arm in other.arms]
     values = [value for arm in every for value in (*bounds(arm.numbers["last"]), *arm.by_seed.values())]

@@ -14,7 +14,7 @@ LEAST_NAME = 12
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table: a number or a text, with what stands beside and below it."""
+    """A cell of a table: a number or a text, with what is written next to it and below it."""
 
     text: str
     short: str | None = None

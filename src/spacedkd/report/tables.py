@@ -83,7 +83,7 @@ def results(comparison: ComparisonDocument) -> Table:
 
 
 def averages(comparison: ComparisonDocument) -> Table:
-    """Return the accuracies of the averages of students' weights, beside those of the students themselves."""
+    """Return the accuracies of the averages of students' weights, next to those of the students themselves."""
     arms, against = [arm for arm in comparison["arms"] if arm["average"] is not None], comparison["against"]
     compared = any(arm["label"] == against for arm in arms) and len(arms) > 1
     head = f"vs {against}" if len(against) <= LONGEST_HEAD else "difference"
@@ -151,7 +151,7 @@ def _weighted_passes(cost: Mapping[str, float]) -> float:
 
 
 def spacing(comparison: ComparisonDocument) -> Table:
-    """Return every spaced arm beside its unspaced partner, with their difference and how much more it took."""
+    """Return every spaced arm next to its unspaced partner, with their difference and how much more it took."""
     pairs = comparison["spacing"]
     rows = [
         [

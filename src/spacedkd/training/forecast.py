@@ -345,7 +345,7 @@ def _total_cost(state: TrainingState, steps: Mapping[str, Step], whole: _Counts)
         first_images = state.stream.size(next(turn.step for turn in run.timeline.after(0) if turn.role == role))
         add(role, step.first, turns=1, images=first_images)
         add(role, step.later, turns=whole.turns[role] - 1, images=whole.images[role] - first_images)
-    for turn in run.timeline.forward_only.values():
+    for turn in run.timeline.forward_only_turns.values():
         if turn.role in steps:
             forward = {name: count for name, count in steps[turn.role].later.items() if " forward " in name}
             add(turn.role, forward, turns=1, images=state.stream.size(turn.step))

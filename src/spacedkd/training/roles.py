@@ -81,7 +81,7 @@ class TrainedRole:
         """Update the role's model with the next batch; an update that is not finite may be undone, as the spec says."""
         run = self.state.run
         with explain_errors(run.spec, turn):
-            if (extra := run.timeline.forward_only.get(turn)) is not None:
+            if (extra := run.timeline.forward_only_turns.get(turn)) is not None:
                 with torch.no_grad():
                     for micro_batch in self._split(extra, next(batches)):
                         self.compute_losses(micro_batch)

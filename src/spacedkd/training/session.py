@@ -144,7 +144,7 @@ class Session:
         views = (
             run.views(turn)
             for update in trained
-            for turn in (run.timeline.forward_only.get(update), update)
+            for turn in (run.timeline.forward_only_turns.get(update), update)
             if turn is not None
         )
         # `closing` ends the workers of the data loader with the loop, also after an error.

@@ -42,7 +42,7 @@ MOVED = (
     "reference, the mean of all); the axis on the right has them as printed. One point is equally high on both."
 )
 LONG = 24
-"""so many differences are drawn in two columns"""
+"""number of differences from which on they are drawn in two columns"""
 
 
 def figure(results: "Results") -> Iterator[Markup]:

@@ -34,7 +34,7 @@ MIME = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 
 
 def write_table_page(path: Path, results: "Results") -> None:
-    """Write the page of one table, with the pictures that lie beside it; equal inputs give equal bytes."""
+    """Write the page of one table, with the pictures that are next to it; equal inputs give equal bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, render_table(results, path.parent), within=path.parent)
 
@@ -169,7 +169,7 @@ rect.smaller { fill: var(--middle-2); } rect.cannot { fill: var(--rule); }
 
 
 def write_index_page(path: Path, every: "Sequence[Results]") -> None:
-    """Write the index; the page of each table lies in the folder of its name."""
+    """Write the index; the page of each table is in the folder of its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, render_index(every), within=path.parent)
 

@@ -1,4 +1,4 @@
-"""The tables of a reproduced table, as data for any renderer, and how its numbers are written beside the paper's."""
+"""The tables of a reproduced table, as data for any renderer, and how its numbers are written next to the paper's."""
 
 from collections.abc import Mapping, Sequence
 from itertools import compress
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Key = tuple[str, str]
 """row and column"""
 PAPER_DIGITS = 2
-"""the paper prints its percents with so many decimals, and ours stand beside them"""
+"""number of decimals of percents, as in the paper"""
 DIVERGED = ("Row", "Column", "Seed", "Step")
 FAILED = ("Row", "Column", "Seed", "What ended it")
 ESTIMATE = ("mean", "low", "high", "n")

@@ -69,7 +69,7 @@ class Setting:
     width: int = 32
     batch_size: int = 4
     steps: int = 1500
-    intervals: tuple[int, ...] = (2, 6, 24, 1500)  # in steps; online is always trained beside them
+    intervals: tuple[int, ...] = (2, 6, 24, 1500)  # in steps; online is always trained too
     problems: int = 16  # data and initial weights
     orders: int = 24  # ways to go through the data of each problem
     measurements: int = 250
@@ -497,7 +497,7 @@ class Inequality(NamedTuple):
     lhs: Tensor
     rhs: Tensor
     unit: Unit
-    scale: Tensor | None = None  # differences are relative to it; None stands for the right side
+    scale: Tensor | None = None  # differences are relative to it; None means the right side
 
     def at(self, rows: list[bool]) -> Inequality:
         """Return the inequality at some of the times."""
