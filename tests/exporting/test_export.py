@@ -160,7 +160,7 @@ def test_onnx_says_what_torch_says(trained: Path, tmp_path: Path, capsys: pytest
     assert json.loads(said["mean"]) == config["pretrained_cfg"]["mean"]
     assert "normalised" in said["input"]
     card = (tmp_path / "out/README.md").read_text()
-    assert "The moving average of a student" in card
+    assert "The average of a student" in card
     assert f"On random images its logits differ from torch's by {float(difference[1]):.1g} at most." in card
     accuracy = read_run(trained / "run").accuracy["average"]["test"]["final"]["last"]
     front = yaml.safe_load(card.split("---")[1])
@@ -225,7 +225,7 @@ def test_what_cannot_be_exported_is_one_line(
     result = json.loads((run / "result.json").read_text())
     del result["accuracy"]["average"]
     (damaged / "result.json").write_text(json.dumps(result))
-    with pytest.raises(UserError, match="has no moving average"):
+    with pytest.raises(UserError, match="has no average"):
         export(damaged, new, average=True)
     monkeypatch.setattr(request, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'onnx>=1.17' 'onnxruntime>=1.20' 'onnxscript>=0.5'"):

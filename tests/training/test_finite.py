@@ -8,6 +8,7 @@ import pickle
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -98,11 +99,13 @@ def test_a_teacher_that_is_no_number_is_not_recorded(tmp_path: Path, tiny: RunSp
 
 
 def test_an_average_that_overflows_is_noticed(tmp_path: Path, tiny_with: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoil(average: nn.Module, module: nn.Module, decay: float, step: int) -> None:
-        if step == 6:
+    steps = count()
+
+    def spoil(average: nn.Module, module: nn.Module, share: float) -> None:
+        if next(steps) == 6:
             next(average.buffers()).fill_(float("nan"))
 
-    monkeypatch.setattr(state, "update_average", spoil)
+    monkeypatch.setattr(state, "move_average", spoil)
     with pytest.raises(Diverged, match="the average's weights are not finite at step 7"):
         train(tiny_with("none", ema=0.9), tmp_path / "run")
 

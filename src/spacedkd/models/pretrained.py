@@ -226,8 +226,8 @@ def move_average(
 ) -> None:
     """Move an average of weights in place: average <- average + share (module - average).
 
-    Buffers such as BatchNorm's statistics are averaged like weights; whole numbers are copied. Processes have buffers
-    of their own; `gather` makes those of one process everybody's.
+    Buffers such as BatchNorm's statistics are averaged like weights; whole numbers are copied. The processes of a
+    run have different buffers; `gather` returns those of the first process in all of them.
     """
     for mean, weight in zip(average.parameters(), module.parameters(), strict=True):
         mean.lerp_(weight.to(mean.dtype), share)
