@@ -286,13 +286,13 @@ class TeacherUpdates:
         if self.total is not None and update > self.total:
             raise UserError(f"A run of total={self.total} steps has no more updates than that; got {update}.")
         if self._updates:
-            return update in self._seen
+            return update in self._updates_seen
         # With a formula the student never sees fewer updates than it has made, and never fewer than at an earlier step.
         steps = range(update)
         return update > 0 and self.at(bisect_left(steps, update, key=self.at)) == update
 
     @cached_property
-    def _seen(self) -> frozenset[int]:
+    def _updates_seen(self) -> frozenset[int]:
         """The numbers of updates in a schedule without a formula; -1 is a step that the student leaves out."""
         return frozenset(self._updates) - {-1}
 

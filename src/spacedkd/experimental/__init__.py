@@ -1,4 +1,4 @@
-"""What has not been shown to help: tools for studies, apart from what is recommended, each with its verdict so far.
+"""Experimental tools for studies, which have not been shown to help; each docstring has the verdict so far.
 
 `timing` has rules that read off a recorded trajectory when a teacher hands over to its student, and their controls:
 functions that return `Blocks`, which any run takes as its schedule. Names and arguments here may change.

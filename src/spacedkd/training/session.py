@@ -43,7 +43,7 @@ from spacedkd.trajectory.replay import Replay
 
 @dataclass(frozen=True)
 class Start:
-    """How a run starts in its folder: as a new run, or from what the folder or another run holds."""
+    """The start of a run in its folder: as a new run, or from what the folder or another run holds."""
 
     new: bool = False
     """whether the folder must be free"""
