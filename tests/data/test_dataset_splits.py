@@ -158,7 +158,7 @@ class WithNaN(Dataset[tuple[Tensor, int]]):
         ((points(8), None), "The test dataset must be map-style.*got NoneType"),
         ((iter([]), points(8)), "The training dataset must be map-style"),
         ((points(8), points(0)), "The test dataset has no items"),
-        ((OwnGenerator(), points(8)), "The training dataset gives other items when it is asked again.*none of their"),
+        ((OwnGenerator(), points(8)), "The training dataset gives other items when it is read again.*none of their"),
         ((Sentences(), points(8)), "Items 0 and 4 do not fit into one batch in evaluation"),
     ],
 )

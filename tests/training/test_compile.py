@@ -65,7 +65,7 @@ def test_blocks_whose_outputs_are_watched(tmp_path: Path, graphs: list[bool]) ->
 
 def test_without_a_compiler_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
-    with pytest.raises(UserError, match="engine.compile needs a C.. compiler such as g"):
+    with pytest.raises(UserError, match="compiler.*no-such-compiler"):
         train(compiled(METHODS["kd"]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
