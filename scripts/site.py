@@ -32,7 +32,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for uri, text in made_pages().items():
         files.append(File.generated(config, uri, content=text))
-    for name in AS_THEY_ARE:
+    figures = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "studies").rglob("*.svg"))]
+    for name in (*AS_THEY_ARE, *figures):
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
     return files
 
@@ -52,8 +53,8 @@ def made_pages() -> dict[str, str]:
 
 
 def result_pages() -> dict[str, str]:
-    """The Markdown files of results/, where they are in the repository; runs/ holds numbers alone."""
-    paths = sorted((ROOT / "results").rglob("*.md"))
+    """The Markdown files of results/ and studies/, where they are in the repository; runs/ holds numbers alone."""
+    paths = sorted(path for folder in ("results", "studies") for path in (ROOT / folder).rglob("*.md"))
     uris = {path.relative_to(ROOT).as_posix(): path for path in paths}
     return {uri: path.read_text(encoding="utf-8") for uri, path in uris.items() if not uri.startswith("results/runs/")}
 

@@ -85,6 +85,11 @@ def _left(asked: Sequence[Question], found: Mapping[str, Sequence[Regime]]) -> I
     yield grid(["question", "arms", "seeds", "runs finished"], rows)
     yield ""
     yield (
+        "**A question whose runs are not all finished is interim**: its tests count the seeds that are there, and may "
+        "change."
+    )
+    yield ""
+    yield (
         "Q3 to Q6 of the protocol have not been run, but for what Q0 has of them: averaged teachers, speed, wrong "
         "labels."
     )
