@@ -126,6 +126,8 @@ def _begun(run: Path) -> None:
 def _check_module(name: str, flags: Sequence[str]) -> None:
     found: Any = importlib.util.find_spec(name)
     assert found is not None, name
+    if found.submodule_search_locations:
+        found = importlib.util.find_spec(f"{name}.__main__")
     source = Path(found.origin).read_text()
     assert all(f'"{flag}"' in source for flag in flags if flag.startswith("--")), (name, flags)
 
