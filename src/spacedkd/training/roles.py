@@ -69,7 +69,9 @@ class TrainedRole:
             self.state.activate(self.name)
             if previous != self.name:  # equal where a block is resumed in its middle
                 for teacher in self.state.run.roles[: self.state.run.roles.index(self.name)]:
-                    self.state.refresh_averages(teacher)
+                    # Of all averages only the one that this role sees: others are refreshed where they are recorded.
+                    if (average := self.state.run.average_seen(teacher)) is not None:
+                        self.state.refresh_averages(teacher, average)
                 self.state.run.method.on_block_start(self.name, self.state.models)
                 self.state.share_frozen(previous)
 

@@ -122,10 +122,15 @@ class TrainingState:
         if role != self.run.roles[-1] and step == self.run.last_step[role]:
             self.refresh_averages(role)  # so that the saved average is the one that other roles saw
 
-    def refresh_averages(self, role: str) -> None:
-        """Recompute BatchNorm's statistics of the averages of a role's weights, where the run recomputes them."""
+    def refresh_averages(self, role: str, only: str | None = None) -> None:
+        """Recompute BatchNorm's statistics of the averages of a role's weights, where the run recomputes them.
+
+        With `only` a name, those of that average alone.
+        """
         for name, average in self.run.averages.items():
-            if average.role == role and average.batch_norm == "recompute" and role not in self.replayed:
+            if average.role != role or only not in (None, name):
+                continue
+            if average.batch_norm == "recompute" and role not in self.replayed:
                 model = self.frozen[name]
                 recompute_batch_norm(model, model, self._first_inputs(), self._mean_of_processes)
 
