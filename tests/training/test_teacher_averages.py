@@ -91,10 +91,26 @@ def test_arms_with_and_without_an_average_share_one_teacher(tmp_path: Path, whol
     compare(arms, tmp_path / "arms", seeds=1, jobs=1)
     specs = {arm: json.loads((tmp_path / f"arms/{arm}/seed0/spec.json").read_text()) for arm in arms}
     assert specs["raw"]["record_average"] == ["poly:2", "ema:0.5"]
+    assert [schedule["interval"] for schedule in specs["raw"]["record_average_for"]] == ["4st"]
     assert specs["averaged"]["teacher_path"] == specs["other"]["teacher_path"] != ""
     assert_same_bits(weights(whole), weights(tmp_path / "arms/averaged/seed0"))
     train(arms["other"], tmp_path / "alone")
     assert_same_bits(weights(tmp_path / "alone"), weights(tmp_path / "arms/other/seed0"))
+
+
+def test_averages_are_recorded_where_their_students_see_them_alone(tmp_path: Path, whole: Path) -> None:
+    folder = tmp_path / "recorded"
+    spec = replace(TINY, schedule=Spaced("2st"), record=("1st",), record_average=("poly:2",))
+    train(replace(spec, record_average_for=("4st",), engine=EngineSpec(threads=1, keep_path=True)), folder)
+    updates = {
+        role: sorted(int(file.stem) for file in (folder / "path" / role).glob("*.safetensors"))
+        for role in (NAME, "teacher")
+    }
+    assert updates == {NAME: [4, 8, 12, 15], "teacher": [*range(1, 16)]}
+    train(replace(SPEC, teacher_path=str(folder)), tmp_path / "replay")
+    assert_same_bits(weights(whole), weights(tmp_path / "replay"))
+    with pytest.raises(UserError, match="did not record|records"):
+        train(replace(SPEC, schedule=Spaced("3st"), teacher_path=str(folder)), tmp_path / "other")
 
 
 def test_statistics_of_batch_norm_can_be_averaged_instead(tmp_path: Path) -> None:
@@ -130,6 +146,7 @@ def test_other_trainers_read_the_average_by_its_name(recorded: Path, whole: Path
         ({"teacher_average": "swa:50%"}, "swa:50%"),
         ({"teacher_average": "mean"}, "mean"),
         ({"record_average": ("poly:2",)}, "record"),
+        ({"record_average_for": ("4st",)}, "record_average_for"),
         ({"method": MethodSpec("none"), "schedule": None}, "teacher_average"),
         ({"method": MethodSpec("self-kd", {"variant": "live"})}, "teacher_average"),
         ({"method": MethodSpec("dml")}, "teacher_average"),

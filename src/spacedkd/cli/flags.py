@@ -180,6 +180,7 @@ _METAVARS = {
     "ROLE": "only",
     "NUMBER": "seed",
     "NAME ...": "log",
+    "AVERAGE ...": "record_average",
     "DEGREES": "data.augment.rotate",
 }
 _DEFAULT, _METAVAR = (
@@ -267,7 +268,10 @@ _RUN = {run_flag.name: run_flag for run_flag in of_fields(RunSpec)}
 _PLACED = {
     "network": ("same_init",),
     "method": ("label_smoothing",),
-    "schedule": tuple("frozen_mode follower_first redraw_replay follower_rate only record teacher_path".split()),
+    "schedule": tuple(
+        "frozen_mode follower_first redraw_replay follower_rate only".split()
+        + "record record_average record_average_for teacher_path".split()
+    ),
     "machine": ("precision", "channels_last", "sync_batchnorm"),
 }
 """fields of the run itself that belong to a group; all others are of the training"""

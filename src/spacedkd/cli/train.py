@@ -154,7 +154,7 @@ def _extension_request(flags: dict[str, Any], out: Path | None, resume: Path | N
             "leave out the other flags."
         )
     shorter = read_spec(extend, flags.get("trust_code", False))
-    spec = replace(shorter, epochs=flags["epochs"], extends=(), record=(), record_average=())
+    spec = replace(shorter, epochs=flags["epochs"], extends=(), record=(), record_average=(), record_average_for=())
     beside = extend if extend.name else extend.resolve()
     return RunRequest(spec, out or beside.with_name(f"{beside.name}-{spec.epochs:g}ep"), None, extend)
 

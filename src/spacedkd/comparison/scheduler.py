@@ -62,7 +62,8 @@ def make_job(spec: RunSpec, folder: Path, at_once: int, library: Library) -> Job
         filled = replace(filled, engine=replace(filled.engine, threads=spec.engine.threads or even_share))
     if begun is not None:
         path = begun.teacher_path and str(locate_recorder(begun.teacher_path, folder.parents[1]))
-        filled = replace(filled, record=begun.record, record_average=begun.record_average, teacher_path=path)
+        recorded = {name: getattr(begun, name) for name in ("record", "record_average", "record_average_for")}
+        filled = replace(filled, **recorded, teacher_path=path)
     return Job(spec.label, spec.seed, filled, folder)
 
 

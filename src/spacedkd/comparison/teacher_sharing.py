@@ -26,7 +26,7 @@ from spacedkd.runtime.processes import print_notice
 from spacedkd.schedule import Offline, Schedule
 from spacedkd.timeline import updates_seen
 from spacedkd.trajectory.identity import trajectory_settings
-from spacedkd.trajectory.record import updates_to_record
+from spacedkd.trajectory.record import average_updates_to_record, updates_to_record
 from spacedkd.trajectory.replay import read_oldest_needed
 from spacedkd.trajectory.store import RunSnapshots, index_file, read_index
 
@@ -50,8 +50,11 @@ class ShareableTeacher:
         """Return whether a run records everything that this arm's student needs, when it has this spec."""
         own, recorded = self.run.spec, (spec.teacher_average, *spec.record_average)
         seen = _average_of(own, own.teacher_average)
-        has_average = seen is None or seen in [_average_of(spec, text) for text in recorded]
-        return has_average and self.needed <= {*updates_to_record(replace(run, spec=spec), run.roles[0])}
+        recording = replace(run, spec=spec)
+        if seen is not None and seen not in [_average_of(spec, text) for text in recorded]:
+            return False
+        updates_of = updates_to_record if seen is None else average_updates_to_record
+        return self.needed <= {*updates_of(recording, run.roles[0])}
 
 
 def _average_of(spec: RunSpec, text: str | None) -> tuple[str, str] | None:
@@ -79,16 +82,26 @@ def shareable_teacher(run: ResolvedRun, models: Mapping[str, nn.Module]) -> Shar
 
 def _recording_spec(spec: RunSpec, others: Sequence[ShareableTeacher]) -> RunSpec:
     """Return the spec of an arm that records its teacher, and averages of it, for others."""
-    averages = [*spec.record_average]
-    for other in others:
-        text = other.run.spec.teacher_average
-        if text is not None and text not in (spec.teacher_average, *averages):
-            averages.append(text)
-    schedules: list[Schedule] = [*spec.record]
-    for other in others:
-        schedule = other.run.spec.schedule
-        schedules += [schedule] if schedule is not None and schedule not in schedules else []
-    return replace(spec, record=tuple(schedules) or (Offline(),), record_average=tuple(averages))
+    students = [other.run.spec for other in others]
+    averaged = [student for student in students if student.teacher_average is not None]
+    averages = dict.fromkeys([*spec.record_average, *(student.teacher_average for student in averaged)])
+    averages.pop(spec.teacher_average, None)  # which is recorded as well
+    own = [] if spec.teacher_average is None else [spec]
+    return replace(
+        spec,
+        record=(*_add_schedules(spec.record, students),) or (Offline(),),
+        record_average=tuple(text for text in averages if text is not None),
+        record_average_for=(*_add_schedules(spec.record_average_for, [*averaged, *own]),),
+    )
+
+
+def _add_schedules(schedules: Sequence[Schedule], specs: Sequence[RunSpec]) -> list[Schedule]:
+    """Return the schedules and those of the specs, each once; a user's own need not be hashable."""
+    all_schedules = [*schedules]
+    for spec in specs:
+        if spec.schedule is not None and spec.schedule not in all_schedules:
+            all_schedules.append(spec.schedule)
+    return all_schedules
 
 
 def share_teachers(jobs: Sequence[Job], teachers: Mapping[str, ShareableTeacher | None]) -> list[Job]:

@@ -443,6 +443,8 @@ class RunSpec:
     """record the snapshots of the teacher that students of these intervals see, for other runs with --teacher-path"""
     record_average: tuple[str, ...] = option((), identity="never", later=True)
     """record these averages of the teacher's weights too (poly:2), for other runs with --teacher-average"""
+    record_average_for: tuple[Schedule, ...] = option((), identity="never", later=True)
+    """record the averages for students of these intervals only; none given, for all intervals of --record"""
     teacher_path: str | None = option(None, identity="never")
     """a run whose recorded teacher is replayed here: this run trains the student alone, to the same bits"""
     label: str = option("", identity="never")
@@ -506,6 +508,8 @@ class RunSpec:
             )
         if self.record_average and not self.record:
             raise UserError("record_average adds to what --record records: give --record too.")
+        if self.record_average_for and not (self.record_average or (self.teacher_average and self.record)):
+            raise UserError("record_average_for does not matter without record_average: give both, or leave it out.")
 
     @property
     def student_average(self) -> Average | None:

@@ -260,7 +260,7 @@ class RecordingCallback(Callback):
             self.recorder.add(entry)
 
     def on_turn_end(self, turn: Turn) -> None:
-        if self.recorder.records(turn):
+        if self.recorder.records_average(turn):
             self._refresh_averages(turn.role)
         if self._writes:
             self.recorder.save(turn, self._cost.counts[turn.role])

@@ -41,7 +41,7 @@ from spacedkd.training.roles import evaluate_model
 from spacedkd.training.session import Session
 from spacedkd.training.state import TrainingState, build_state
 from spacedkd.trajectory.identity import check_shareable, find_trajectories, shared_roles, trajectory_settings
-from spacedkd.trajectory.record import updates_to_record
+from spacedkd.trajectory.record import average_updates_to_record, updates_to_record
 from spacedkd.trajectory.replay import check_recorded
 from spacedkd.trajectory.store import index_file
 
@@ -239,8 +239,11 @@ def _forecast(
     entries = whole.evaluations.total() + averages
     journal_bytes = whole.losses * measurement.loss_bytes + entries * measurement.accuracy_bytes
     snapshot_bytes = sum(
-        len(updates_to_record(run, role))
-        * (1 + sum(average.role == role for name, average in run.averages.items() if name != STUDENT_AVERAGE))
+        (
+            len(updates_to_record(run, role))
+            + len(average_updates_to_record(run, role))
+            * sum(average.role == role for name, average in run.averages.items() if name != STUDENT_AVERAGE)
+        )
         * sum(tensor.nbytes for tensor in state.modules()[learners[role]].state_dict().values())
         for role in shared_roles(run)
         if run.spec.record

@@ -25,7 +25,7 @@ from spacedkd.runtime.documents import parse_json, read_lines
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.files import Folder
 from spacedkd.runtime.locks import hold
-from spacedkd.schedule import Turn, in_steps
+from spacedkd.schedule import Schedule, Turn, in_steps
 from spacedkd.timeline import timeline_turns, updates_seen
 from spacedkd.trajectory.store import (
     RecordedRole,
@@ -47,12 +47,22 @@ def average_settings(settings: Settings, average: RoleAverage) -> Settings:
 
 
 def updates_to_record(run: ResolvedRun, role: str) -> list[int]:
-    """Return the updates after which students of the schedules in `record` see a role, and its last update."""
+    """Return the updates after which students of the recorded schedules see a role, and its last update."""
+    return _updates_seen_by(run, role, (*run.spec.record, *run.spec.record_average_for))
+
+
+def average_updates_to_record(run: ResolvedRun, role: str) -> list[int]:
+    """Return those updates after which the averages of a role's weights are recorded, too."""
+    return _updates_seen_by(run, role, run.spec.record_average_for or run.spec.record)
+
+
+def _updates_seen_by(run: ResolvedRun, role: str, schedules: Iterable[Schedule]) -> list[int]:
+    """Return the updates after which students of these schedules see a role, and its last update."""
     roles = (*run.method.roles, "follower")
     if role != run.method.roles[-1]:
         roles = run.method.roles
     updates = {run.stops[role]}
-    for schedule in run.spec.record:
+    for schedule in schedules:
         in_run = in_steps(schedule, run.steps_per_epoch, run.total_steps)
         turns = timeline_turns(in_run, roles, run.spec.follower_first, run.stops, run.total_steps)
         updates |= updates_seen(turns, role, by=roles[roles.index(role) + 1])
@@ -75,6 +85,7 @@ class TrajectoryRecorder:
             for name, average in run.averages.items():
                 if average.role == role and name != STUDENT_AVERAGE:
                     self.settings[name] = average_settings(settings[role], average)
+                    updates = average_updates_to_record(run, role)
                     self._add_writer(name, role, TrajectoryWriter(folder, name, models[name], updates))
 
     def _add_writer(self, name: str, role: str, writer: "TrajectoryWriter") -> None:
@@ -106,7 +117,14 @@ class TrajectoryRecorder:
 
     def records(self, turn: Turn) -> bool:
         """Return whether the role's weights after a turn are to be recorded; equal in all processes."""
-        return turn.role in self._writers and turn.step + 1 in self._writers[turn.role].requested
+        return self._requests(turn.role, turn)
+
+    def records_average(self, turn: Turn) -> bool:
+        """Return whether averages of the role's weights after a turn are to be recorded; equal in all processes."""
+        return any(self._requests(name, turn) for name, role in self._role_of.items() if turn.role == role != name)
+
+    def _requests(self, name: str, turn: Turn) -> bool:
+        return name in self._writers and turn.step + 1 in self._writers[name].requested
 
     def save(self, turn: Turn, cost: Mapping[str, int]) -> None:
         """Write the snapshots of a role and its averages after a turn, if they are to be recorded.
