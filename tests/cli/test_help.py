@@ -9,7 +9,7 @@ import pytest
 
 from spacedkd.cli import COMMANDS, main
 from spacedkd.cli.flags import GROUPS
-from spacedkd.cli.help import FIRST, about
+from spacedkd.cli.usage import FIRST, about
 
 FLAGS = {one.name: one for flags in GROUPS.values() for one in flags}
 SCREEN = 72

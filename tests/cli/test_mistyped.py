@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spacedkd.cli import COMMANDS, main, usage_errors
+from spacedkd.cli import COMMANDS, main, usage
 from spacedkd.cli.flags import GROUPS
-from spacedkd.cli.usage_errors import flags_of
+from spacedkd.cli.usage import flags_of
 
 VERB_NAMES = "train, compare, evaluate, report, export, theory, reproduce, status, list, completion"
 SAID = {
@@ -59,7 +59,7 @@ def test_a_flag_of_every_verb_is_known() -> None:
 def test_another_version_of_tyro_says_it_in_its_own_way(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(usage_errors, "_errors", None)
+    monkeypatch.setattr(usage, "_errors", None)
     with pytest.raises(SystemExit) as end:
         main(["train", "--bogus"])
     assert end.value.code == 2

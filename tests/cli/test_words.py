@@ -12,7 +12,7 @@ import pytest
 from spacedkd.cli import main
 from spacedkd.cli.flags import GROUPS, PATHS, parse
 from spacedkd.cli.overrides import to_spec
-from spacedkd.cli.usage_errors import _HINTS
+from spacedkd.cli.usage import _HINTS
 from spacedkd.config.optimizer import OptimizerSpec
 from spacedkd.config.serialization import value_at
 from spacedkd.config.spec import DATASETS, AugmentSpec, DataSpec, MethodSpec, NetworkSpec, RunSpec

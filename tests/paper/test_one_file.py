@@ -17,7 +17,7 @@ One row, two arms.
 
 from collections.abc import Iterator
 
-from spacedkd.paper.arms import online, spaced
+from spacedkd.paper.table import online, spaced
 from spacedkd.paper.scales import Scale
 from spacedkd.paper.table import Cell, Table
 

@@ -9,9 +9,19 @@ import scipy.stats
 from benchmarks.verdict_rates import Case, rates
 
 from spacedkd.evaluation.statistics import Difference
-from spacedkd.paper.parabola import around_their_means, bend_error, parabola
 from spacedkd.paper.report.findings import optimum
-from spacedkd.paper.verdict import SMALLER, Reported, judge, judge_fit, reported_error, rule, sentence
+from spacedkd.paper.verdict import (
+    SMALLER,
+    Reported,
+    around_their_means,
+    bend_error,
+    judge,
+    judge_fit,
+    parabola,
+    reported_error,
+    rule,
+    sentence,
+)
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,7 @@ from spacedkd.cli import (
 )
 from spacedkd.cli.console import drop_unwritten, say_error, write_ascii_where_needed
 from spacedkd.cli.flags import flag, spell_booleans
-from spacedkd.cli.help import DESCRIPTION, helped, wrapped
-from spacedkd.cli.usage_errors import in_one_line
+from spacedkd.cli.usage import DESCRIPTION, helped, in_one_line, wrapped
 from spacedkd.runtime import user_code
 from spacedkd.runtime.errors import UserCodeError, UserError, is_out_of_memory, on_command_line, out_of_memory, unknown
 from spacedkd.runtime.signals import end_with_first_rank

@@ -13,9 +13,8 @@ from spacedkd.config.serialization import to_json
 from spacedkd.evaluation.instrument import Metric
 from spacedkd.evaluation.statistics import FEWEST_SEEDS, confidence_interval, holm, paired_difference, paired_effect
 from spacedkd.paper import metrics, verdict
-from spacedkd.paper.parabola import BySeed, Fit, around_their_means, bend_error, parabola
 from spacedkd.paper.table import ACCURACY, AVERAGE, Cell, Key, NamedTable, Summary, Table
-from spacedkd.paper.verdict import Verdict
+from spacedkd.paper.verdict import BySeed, Fit, Verdict, around_their_means, bend_error, parabola
 from spacedkd.runs.schema import Estimate, PairedDifference
 
 # The document

@@ -30,8 +30,8 @@ from spacedkd.report.html import Markup, Titled, grid, join, legend, note, tag
 from spacedkd.report.plots import GAINS, Row, Writing, forest
 
 if TYPE_CHECKING:
-    from spacedkd.paper.parabola import Fit
     from spacedkd.paper.results import CellResult, FitResult, Results
+    from spacedkd.paper.verdict import Fit
     from spacedkd.runs.schema import Estimate
 
 CURVE = 40

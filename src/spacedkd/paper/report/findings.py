@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from spacedkd.report.formatting import DASH, MINUS, PLUS_MINUS, count, duration, join_words, plural, value_range
 
 if TYPE_CHECKING:
-    from spacedkd.paper.parabola import Fit
     from spacedkd.paper.results import CellResult, FitResult, Results, VerdictCounts
+    from spacedkd.paper.verdict import Fit
 
 Word = Literal["agrees", "disagrees", "smaller than the paper's", "cannot tell"]
 SMALLER: Word = "smaller than the paper's"

@@ -9,9 +9,8 @@ Cost of all seeds: 1 min at smoke, 20 h at cpu, 41 h at paper.
 
 from collections.abc import Iterator
 
-from spacedkd.paper.arms import online, spaced
 from spacedkd.paper.scales import TITLES, Scale
-from spacedkd.paper.table import Cell, Instruments, Table
+from spacedkd.paper.table import Cell, Instruments, Table, online, spaced
 
 NUMBERS = {"resnet18": (31.33, 31.44), "resnet50": (31.32, 31.70), "resnet101": (31.70, 33.69)}
 EPSILONS = (1.0, 2.0)

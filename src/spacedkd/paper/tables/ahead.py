@@ -10,9 +10,8 @@ Cost of all seeds: 1 min at smoke, 9 h at cpu, 18 h at paper.
 from collections.abc import Iterator
 from functools import partial
 
-from spacedkd.paper.arms import ahead, online, spaced
 from spacedkd.paper.scales import Scale
-from spacedkd.paper.table import Axis, Cell, Table, compare_with_column
+from spacedkd.paper.table import Axis, Cell, Table, ahead, compare_with_column, online, spaced
 
 NUMBERS = {0: 71.05, 0.5: 70.67, 1: 70.85, 1.5: 70.69, 2: 71.04, 2.5: 70.78}
 

@@ -11,9 +11,8 @@ Cost of all seeds: 1 min at smoke, 33 h at cpu, 68 h at paper.
 from collections.abc import Iterator, Sequence
 
 from spacedkd.evaluation.corruptions import PAPER
-from spacedkd.paper.arms import online, spaced
 from spacedkd.paper.scales import TITLES, Scale
-from spacedkd.paper.table import Cell, Instruments, Table
+from spacedkd.paper.table import Cell, Instruments, Table, online, spaced
 from spacedkd.paper.tables.self_ import self_kd, spaced_self_kd
 
 NETWORKS = ("resnet18", "resnet50", "resnet101")

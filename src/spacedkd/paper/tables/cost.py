@@ -12,9 +12,8 @@ Cost of all seeds: 1 min at smoke, 5 h at cpu, 11 h at paper.
 
 from collections.abc import Iterator
 
-from spacedkd.paper.arms import online, spaced
 from spacedkd.paper.scales import Scale
-from spacedkd.paper.table import Cell, Table
+from spacedkd.paper.table import Cell, Table, online, spaced
 from spacedkd.paper.tables.self_ import self_kd, spaced_self_kd, twice_as_long
 
 UNSPACED, SPACED = "w/o ours", "w/ ours"

@@ -11,9 +11,8 @@ Cost of all seeds: 1 min at smoke, 20 h at cpu, 41 h at paper.
 from collections.abc import Iterator
 from functools import partial
 
-from spacedkd.paper.arms import online, spaced, spaced_from
 from spacedkd.paper.scales import Scale
-from spacedkd.paper.table import Axis, Cell, Table
+from spacedkd.paper.table import Axis, Cell, Table, online, spaced, spaced_from
 
 END = 80
 STARTS = range(0, END, 10)

@@ -12,9 +12,8 @@ Cost of all seeds: 9 min at smoke, 101 h at cpu, 3773 h at paper.
 
 from collections.abc import Iterator
 
-from spacedkd.paper.arms import online, spaced
 from spacedkd.paper.scales import Arm, Scale, title
-from spacedkd.paper.table import Cell, Summary, Table
+from spacedkd.paper.table import Cell, Summary, Table, online, spaced
 from spacedkd.paper.tables import online as online_table
 from spacedkd.paper.tables import self_ as self_table
 from spacedkd.paper.tables.self_ import self_kd, spaced_self_kd

@@ -15,9 +15,8 @@ from dataclasses import replace
 from functools import partial
 
 from spacedkd.config.spec import RunSpec
-from spacedkd.paper.arms import online, spaced
 from spacedkd.paper.scales import Arm, Scale
-from spacedkd.paper.table import Axis, Cell, Claims, Table
+from spacedkd.paper.table import Axis, Cell, Claims, Table, online, spaced
 from spacedkd.paper.tables.self_ import self_kd, spaced_self_kd
 from spacedkd.schedule import interval_of
 

@@ -10,9 +10,8 @@ Cost of all seeds: 2 min at smoke, 19 h at cpu, 12799 h at paper.
 from collections.abc import Iterator
 
 from spacedkd.config.spec import RunSpec
-from spacedkd.paper.arms import online, spaced
 from spacedkd.paper.scales import EPOCHS, TITLES, Arm, Scale
-from spacedkd.paper.table import Cell, Table
+from spacedkd.paper.table import Cell, Table, online, spaced
 from spacedkd.paper.tables.self_ import self_kd, spaced_self_kd
 
 NUMBERS = {

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from spacedkd.paper.arms import no_kd, offline, online, spaced
 from spacedkd.paper.scales import Arm, Scale, title
-from spacedkd.paper.table import Axis, Cell, Table, compare_with_column
+from spacedkd.paper.table import Axis, Cell, Table, compare_with_column, no_kd, offline, online, spaced
 
 ARMS: dict[str, Arm] = {
     "baseline": no_kd,

@@ -10,9 +10,8 @@ Cost of all seeds: 1 min at smoke, 13 h at cpu, 26 h at paper.
 from collections.abc import Iterator
 
 from spacedkd.config.spec import RunSpec
-from spacedkd.paper.arms import online, spaced, with_options
 from spacedkd.paper.scales import Scale
-from spacedkd.paper.table import Cell, Table, compare_with_column
+from spacedkd.paper.table import Cell, Table, compare_with_column, online, spaced, with_options
 
 NUMBERS = {
     "L1": ("l1", 69.54, 69.30),

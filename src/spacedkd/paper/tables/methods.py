@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from spacedkd.config.spec import RunSpec
-from spacedkd.paper.arms import no_kd, offline, online, spaced, with_method
 from spacedkd.paper.scales import Arm, Scale, title
-from spacedkd.paper.table import Cell, Table
+from spacedkd.paper.table import Cell, Table, no_kd, offline, online, spaced, with_method
 
 METHODS = {
     "TSB": "tsb-like",

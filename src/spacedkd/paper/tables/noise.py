@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from itertools import product
 
 from spacedkd.evaluation.weight_noise import ABSOLUTE_LEVELS, RELATIVE_LEVELS
-from spacedkd.paper.arms import no_kd, online, spaced
 from spacedkd.paper.scales import TITLES, Arm, Scale
-from spacedkd.paper.table import Axis, Cell, Instruments, Key, Table
+from spacedkd.paper.table import Axis, Cell, Instruments, Key, Table, no_kd, online, spaced
 
 LEVELS = {"absolute": ABSOLUTE_LEVELS, "relative": RELATIVE_LEVELS}
 NETWORKS = ("resnet18", "resnet50", "resnet101")

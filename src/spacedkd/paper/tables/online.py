@@ -10,9 +10,8 @@ Cost of all seeds: 8 min at smoke, 80 h at cpu, 3543 h at paper.
 
 from collections.abc import Iterator
 
-from spacedkd.paper.arms import no_kd, online, spaced
 from spacedkd.paper.scales import Scale, title
-from spacedkd.paper.table import Cell, Table
+from spacedkd.paper.table import Cell, Table, no_kd, online, spaced
 
 ARMS = {"w/o KD": no_kd, "online": online, "spaced 1.5": spaced}
 NUMBERS = {

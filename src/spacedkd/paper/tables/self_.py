@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from spacedkd.config.spec import RunSpec
-from spacedkd.paper.arms import no_kd, spaced, with_options
 from spacedkd.paper.scales import Scale, title
-from spacedkd.paper.table import ACCURACY, Cell, Table
+from spacedkd.paper.table import ACCURACY, Cell, Table, no_kd, spaced, with_options
 
 NUMBERS = {
     ("resnet18", "cifar100"): (68.12, 73.29, 75.73),

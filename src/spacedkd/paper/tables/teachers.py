@@ -9,9 +9,8 @@ Cost of all seeds: 3 min at smoke, 74 h at cpu, 230 h at paper.
 
 from collections.abc import Iterator
 
-from spacedkd.paper.arms import offline, online, spaced, teacher_alone
 from spacedkd.paper.scales import TITLES, TRANSFORMERS, Scale
-from spacedkd.paper.table import Cell, Table
+from spacedkd.paper.table import Cell, Table, offline, online, spaced, teacher_alone
 
 NUMBERS = {
     "resnet18x2": (69.40, 71.77, 72.77, 72.53),
