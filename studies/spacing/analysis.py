@@ -12,7 +12,7 @@ from spacedkd.evaluation.statistics import ConfidenceInterval, Effect, confidenc
 from spacedkd.paper.store import Store
 from spacedkd.runs.journal import read_accuracies
 from spacedkd.runs.result import Run
-from studies.spacing.arms import Question
+from studies.spacing.arms import CURVE, Question
 
 MEASURES = {"student": "last iterate", "average": "average poly:2"}
 """the role in a journal -> the measure"""
@@ -20,13 +20,38 @@ MEANS_OVER = {"q0": 5}
 """a question -> the evaluations at the end of a run whose mean is the measure; ten elsewhere"""
 BETTER, HINT = 0.01, 0.05
 """the corrected p of a claim, and the uncorrected p of a hint"""
-SPACED = {"q0": "1.5", "q1": "6", "q2": "1.5"}
-"""a question -> the interval that stands for spaced KD in its tests"""
 REFERENCES = ("online", "offline", "no KD")
+PRIMARY = {"q0": "1.5", "q1": "6"}
+"""a question whose tests are primary -> the interval that stands for spaced KD in them"""
+USUAL = "usual strength"
+CONTRASTS: dict[str, Sequence[tuple[str, str]]] = {
+    **{name: [(interval, reference) for reference in REFERENCES] for name, interval in PRIMARY.items()},
+    "q2": [("1.5", reference) for reference in REFERENCES],
+    "q3": [
+        *(
+            (f"{USUAL}, {interval}", f"{USUAL}, {other}")
+            for interval in ("1.5", "6")
+            for other in ("online", "offline")
+        ),
+        *((f"{USUAL}, {arm}", other) for arm in ("1.5", "offline") for other in (arm, "no KD")),
+        *((f"averaged teacher, {arm}", arm) for arm in ("1.5", "half", "offline")),
+        ("averaged teacher, offline", "no KD"),
+        *((f"speed {speed}, 1.5", other) for speed in (2, 4) for other in ("1.5", "offline")),
+        *((f"other first weights, {arm}", arm) for arm in ("online", "1.5", "offline")),
+    ],
+    "q4": [(interval, reference) for interval in ("1.5", "8") for reference in REFERENCES],
+    "q5": [
+        *(("spaced", other) for other in ("plain", "plain, twice as long", "no KD")),
+        ("plain", "no KD"),
+        *(("ahead 1.5", other) for other in ("online", "1.5", "offline")),
+    ],
+    "q6": [("1.5", reference) for reference in REFERENCES],
+}
+"""a question -> the pairs of arms whose difference is tested, where both were trained"""
 
 
 class Verdict(NamedTuple):
-    """A primary difference with its corrected p."""
+    """The difference of two arms with its corrected p."""
 
     regime: str
     measure: str
@@ -34,13 +59,15 @@ class Verdict(NamedTuple):
     against: str
     effect: Effect
     p_holm: float
+    primary: bool
+    """whether it may be a claim; others are hints at most"""
 
     @property
     def word(self) -> str:
         """Better, worse, a hint of either, or not told."""
         exact = self.effect.n < 10 or (self.effect.sign_flip_p or 0) < BETTER
         sign = "better" if self.effect.mean > 0 else "worse"
-        if self.p_holm < BETTER and exact:
+        if self.primary and self.p_holm < BETTER and exact:
             return sign
         return f"hint: {sign}" if (self.effect.p or 1) < HINT else "not told"
 
@@ -104,7 +131,7 @@ def regimes(store: Store, question: Question) -> list[Regime]:
             epochs = spec.epochs
             for run in runs.values():
                 resolution = 1 / run.plan["test_images"]
-                if run.interval and spec.teacher_average is None:
+                if run.interval and arm in CURVE:
                     intervals[arm] = run.interval / run.steps_per_epoch
                 if run.leader is not None:
                     teachers.setdefault(run.seed, mean_of_last(run, run.leader, count))
@@ -117,17 +144,17 @@ def regimes(store: Store, question: Question) -> list[Regime]:
 
 
 def verdicts(of_question: Sequence[Regime]) -> list[Verdict]:
-    """Return the primary differences of a question, corrected together by Holm."""
-    arm = SPACED[of_question[0].question]
+    """Return the differences that a question tests, corrected together by Holm."""
+    question = of_question[0].question
     tests = [
-        (regime.name, measure, against, effect)
+        (regime.name, measure, arm, against, effect)
         for regime in of_question
         for measure in MEASURES.values()
-        for against in REFERENCES
+        for arm, against in CONTRASTS[question]
         if (effect := regime.effect(measure, arm, against)) is not None
     ]
     corrected = holm([effect.p for *_, effect in tests])
     return [
-        Verdict(name, measure, arm, against, effect, 1.0 if p is None else p)
-        for (name, measure, against, effect), p in zip(tests, corrected, strict=True)
+        Verdict(name, measure, arm, against, effect, 1.0 if p is None else p, question in PRIMARY)
+        for (name, measure, arm, against, effect), p in zip(tests, corrected, strict=True)
     ]
