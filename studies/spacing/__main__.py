@@ -10,6 +10,8 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from spacedkd.comparison.job import Job
@@ -26,6 +28,14 @@ PAGE = Path(__file__).parent
 NUMBERS = PAGE / "numbers"
 LINE_SECONDS = 60.0
 """between two lines about the progress of a run"""
+
+
+def choose(question: Question, patterns: Sequence[str]) -> Question:
+    """Return a question with those of its arms whose label fits one of the patterns."""
+    arms = {
+        label: spec for label, spec in question.arms.items() if any(fnmatchcase(label, pattern) for pattern in patterns)
+    }
+    return replace(question, arms=arms)
 
 
 def train(store: Store, question: Question, jobs: int, ray: str | None, budget: TimeBudget, signals: Signals) -> bool:
@@ -78,6 +88,9 @@ def main() -> None:
     parser.add_argument("--root", default="data", help="the folder that holds the data sets")
     parser.add_argument("--store", type=Path, default=Path("runs/spacing"), help="where runs are kept")
     parser.add_argument("--only", nargs="*", help="only these questions, for instance q1")
+    parser.add_argument(
+        "--arms", nargs="*", default=["*"], help="only arms of these patterns, for instance 'cosine, *'"
+    )
     parser.add_argument("--max-hours", type=float, help="stop after this time; 0 trains nothing")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--page", action="store_true", help="only make the page from the finished runs of the store")
@@ -90,7 +103,7 @@ def main() -> None:
         write_page(PAGE, answered, {question.name: regimes(store, question) for question in answered})
         print(f"{PAGE / 'README.md'}")
         return
-    chosen = [question for question in every if not given.only or question.name in given.only]
+    chosen = [choose(question, given.arms) for question in every if not given.only or question.name in given.only]
     with Signals() as signals:
         try:
             for question in chosen:
