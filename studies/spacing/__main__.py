@@ -88,9 +88,7 @@ def main() -> None:
     parser.add_argument("--root", default="data", help="the folder that holds the data sets")
     parser.add_argument("--store", type=Path, default=Path("runs/spacing"), help="where runs are kept")
     parser.add_argument("--only", nargs="*", help="only these questions, for instance q1")
-    parser.add_argument(
-        "--arms", nargs="*", default=["*"], help="only arms of these patterns, for instance 'cosine, *'"
-    )
+    parser.add_argument("--arms", nargs="*", default=["*"], help="only these arms: patterns such as 'cosine, *'")
     parser.add_argument("--max-hours", type=float, help="stop after this time; 0 trains nothing")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--page", action="store_true", help="only make the page from the finished runs of the store")
