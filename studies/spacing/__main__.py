@@ -22,10 +22,12 @@ from spacedkd.runtime.signals import Signals, Stopped
 from spacedkd.training.loop import Event
 from studies.spacing.analysis import regimes
 from studies.spacing.arms import Question, questions
-from studies.spacing.page import write_page
+from studies.spacing.page import write_advice, write_page
 
 PAGE = Path(__file__).parent
 NUMBERS = PAGE / "numbers"
+ADVICE = PAGE.parents[1] / "src" / "spacedkd" / "report" / "study.json"
+"""the numbers that reports cite"""
 LINE_SECONDS = 60.0
 """between two lines about the progress of a run"""
 
@@ -98,8 +100,10 @@ def main() -> None:
     every = [*questions(given.root)]
     if given.page:
         answered = [question for question in every if not question.name.startswith("tuning")]
-        write_page(PAGE, answered, {question.name: regimes(store, question) for question in answered})
-        print(f"{PAGE / 'README.md'}")
+        finished = {question.name: regimes(store, question) for question in answered}
+        write_page(PAGE, answered, finished)
+        write_advice(ADVICE, finished)
+        print(f"{PAGE / 'README.md'}, {ADVICE}")
         return
     chosen = [choose(question, given.arms) for question in every if not given.only or question.name in given.only]
     with Signals() as signals:

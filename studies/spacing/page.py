@@ -21,6 +21,23 @@ TITLES = {
     "q5": "Q5. Self KD, and a teacher that stays ahead",
     "q6": "Q6. All of CIFAR-100",
 }
+ADVISED = {
+    ("q0", "constant"): ("MNIST-1D, a small CNN, 20 epochs", False, "constant", 0.0),
+    ("q0", "cosine"): ("MNIST-1D, a small CNN, 20 epochs", False, "cosine", 0.0),
+    ("q0", "wrong labels"): ("MNIST-1D, a small CNN, 20 epochs", False, "cosine", 0.2),
+    ("q1", "constant"): (
+        "25 classes of CIFAR-100 at 16 x 16 pixels, a narrow ResNet-18, 60 epochs",
+        True,
+        "constant",
+        0.0,
+    ),
+    ("q1", "cosine"): ("25 classes of CIFAR-100 at 16 x 16 pixels, a narrow ResNet-18, 60 epochs", True, "cosine", 0.0),
+}
+"""a question and a regime that reports cite -> its setting, whether its items are images, its rate, its wrong labels"""
+CITED = ("no KD", "online", "1.5", "6", "offline")
+"""arms whose average reports cite"""
+ENOUGH = 3
+"""seeds of a difference that reports cite"""
 WITH_FIGURE = 4
 """intervals that a figure needs"""
 
@@ -34,6 +51,44 @@ def write_page(to: Path, asked: Sequence[Question], found: Mapping[str, Sequence
             lines += _section(to, name, regimes, answers[name])
     write_text(to / "README.md", "\n".join(lines) + "\n", to)
     write_json(to / "results.json", _document(found, answers), to)
+
+
+def write_advice(file: Path, found: Mapping[str, Sequence[Regime]]) -> None:
+    """Write the numbers that reports cite; see `spacedkd.report.advice`."""
+    cited = [
+        _advice(regime, [verdict for verdict in verdicts(of_question) if verdict.regime == regime.name])
+        for of_question in found.values()
+        for regime in of_question
+        if (regime.question, regime.name) in ADVISED
+    ]
+    write_json(file, {"regimes": [regime for regime in cited if regime["contrasts"]]}, file.parent)
+
+
+def _advice(regime: Regime, tested: Sequence[Verdict]) -> dict[str, Any]:
+    setting, images, rate, label_noise = ADVISED[regime.question, regime.name]
+    gains = {arm: regime.gain(arm) for arm in CITED}
+    return {
+        "setting": setting,
+        "images": images,
+        "rate": rate,
+        "label_noise": label_noise,
+        "gains": {arm: _estimate(gain) for arm, gain in gains.items() if gain is not None and gain.n >= ENOUGH},
+        "contrasts": [
+            {
+                "measure": verdict.measure,
+                "arm": verdict.arm,
+                "against": verdict.against,
+                "difference": _estimate(verdict.effect),
+                "claim": verdict.word,
+            }
+            for verdict in tested
+            if verdict.effect.n >= ENOUGH
+        ],
+    }
+
+
+def _estimate(effect: Effect) -> dict[str, Any]:
+    return {"mean": effect.mean, "low": effect.low, "high": effect.high, "n": effect.n}
 
 
 def _opening(answers: Mapping[str, Sequence[Verdict]]) -> Iterator[str]:

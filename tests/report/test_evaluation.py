@@ -38,7 +38,7 @@ def page(folders: list[Path], tmp_path: Path) -> Page:
 
 def test_sections_only_where_something_was_measured(folders: list[Path], tmp_path: Path) -> None:
     sections = [attributes["id"] for attributes in page(folders, tmp_path).all("h2")]
-    assert sections == ["spacing", "intervals", "curves", "results", "turns", "cost", *NEW, "making"]
+    assert sections == ["spacing", "intervals", "curves", "results", "turns", "cost", *NEW, "advice", "making"]
     for folder in folders:
         found = json.loads((folder / "evaluation.json").read_text())
         for name in ("adversarial", "weight_noise", "curvature"):

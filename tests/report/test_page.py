@@ -22,7 +22,7 @@ ONLINE = FakeArm("online KD", [0.70, 0.71, 0.72])
 SPACED = FakeArm("spaced KD", [0.80, 0.82, 0.81], schedule=Spaced("1.5ep"))
 SELF = FakeArm("self KD", [0.7, 0.7, 0.7], "self-kd", "plain", roles=("student",))
 NONE = FakeArm("no KD", [0.60, 0.61, 0.61], "none", roles=("student",))
-SECTIONS = ["spacing", "intervals", "curves", "results", "turns", "cost", "making"]
+SECTIONS = ["spacing", "intervals", "curves", "results", "turns", "cost", "advice", "making"]
 
 
 def test_elements_nest_and_sections_come_in_order(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from spacedkd.comparison.document import Arm, ComparisonDocument, SpacingEffect, read_arms
 from spacedkd.config.serialization import to_json
 from spacedkd.report import findings, html, plots, tables
+from spacedkd.report.advice import advice
 from spacedkd.report.evaluation import evaluation_sections
 from spacedkd.report.formatting import count, duration, estimate, plain, plural, value_range
 from spacedkd.report.html import (
@@ -64,6 +65,7 @@ def render(
         "turns": ("Who learned which step when", schedule_section(arms)),
         "cost": ("Cost", _costs(comparison, arms)),
         **evaluation_sections(comparison, arms),
+        "advice": ("What a study measured in a similar setting", _advice(arms)),
         "making": ("How this was made", _provenance(arms, comparison["measured"], commands)),
     }
     return html.document(
@@ -194,6 +196,14 @@ def _costs(comparison: ComparisonDocument, arms: Sequence[Arm]) -> Iterator[str]
     )
     yield paragraph(tables.sharing(comparison))
     yield from folded_if_many(arms, "What a run of each took", html_table(tables.costs(comparison)), note(remark))
+
+
+def _advice(arms: Sequence[Arm]) -> Iterator[str]:
+    """Yield what the study of spacing and averaging measured in the setting closest to these arms."""
+    sentences = [*advice([arm.first.spec for arm in arms])]
+    if sentences:
+        yield note(f"{sentences[0]} The project's studies/spacing has all numbers and their protocol.")
+        yield tag("ul", *(tag("li", sentence) for sentence in sentences[1:]))
 
 
 # The effect of spacing.
