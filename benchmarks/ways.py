@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +29,7 @@ from spacedkd import DataSpec, Duration, NetworkSpec, OptimizerSpec, RunSpec, Sp
 from spacedkd.config.resolve import resolve
 from spacedkd.models.classifier import make_adapter
 from spacedkd.runs.folder import RunFolder
-from spacedkd.training.device import supports_channels_last
+from spacedkd.training.device import set_plain_attention, supports_channels_last
 from spacedkd.training.session import Session
 from spacedkd.training.state import build_state
 
@@ -53,6 +53,8 @@ class Case:
     optimizer: OptimizerSpec
     batch_size: int = 128
     repeats: int = 5
+    plain: bool = False
+    """ours and the bare loop compute attention as matrix products, and update with one kernel; released stays as it is"""
 
     def spec(self, data: Path, schedule: Spaced) -> RunSpec:
         """Endless, as far as a benchmark goes: nothing is evaluated or saved on the way."""
@@ -62,7 +64,8 @@ class Case:
             schedule=schedule,
             epochs=1000,
             batch_size=self.batch_size,
-            optimizer=self.optimizer,
+            optimizer=replace(self.optimizer, options={"fused": True}) if self.plain else self.optimizer,
+            attention="plain" if self.plain else "fused",
             evaluate_every=NEVER,
             save_every=NEVER,
         )
@@ -110,7 +113,7 @@ def answer(network: Any, images: Tensor) -> tuple[Tensor, Tensor]:
 class Pair:
     """Two networks, an adapter, and the arithmetic of a step of each."""
 
-    def __init__(self, case: Case, precision: str, channels_last: bool) -> None:
+    def __init__(self, case: Case, precision: str, channels_last: bool, plain: bool = False) -> None:
         options = dict(case.network.options)
         if not case.network.name.endswith("_small"):
             options["img_size"] = case.side
@@ -118,18 +121,20 @@ class Pair:
         self.teacher, self.student = (
             timm.create_model(case.network.name, num_classes=CLASSES, **options) for _ in range(2)
         )
+        if plain:
+            set_plain_attention([self.teacher, self.student])
         shown = [torch.zeros(2, 3, case.side, case.side)]
         channels_last = channels_last and supports_channels_last(self.student, torch.device("cpu"), shown, precision)
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
         self.student.adapter = make_adapter(self.student.num_features, self.teacher.num_features)
         self.cast = torch.bfloat16 if precision == "bf16-mixed" else None
         models = [model.to(memory_format=self.layout) for model in (self.teacher, self.student)]
-        self.optimizers = [self._optimizer(case.optimizer, model) for model in models]
+        self.optimizers = [self._optimizer(case.optimizer, model, plain) for model in models]
 
     @staticmethod
-    def _optimizer(spec: OptimizerSpec, model: nn.Module) -> torch.optim.Optimizer:
+    def _optimizer(spec: OptimizerSpec, model: nn.Module, fused: bool) -> torch.optim.Optimizer:
         if spec.name == "adamw":
-            return torch.optim.AdamW(model.parameters(), spec.lr, weight_decay=spec.weight_decay)
+            return torch.optim.AdamW(model.parameters(), spec.lr, weight_decay=spec.weight_decay, fused=fused)
         return torch.optim.SGD(model.parameters(), spec.lr, 0.9, weight_decay=spec.weight_decay)
 
     def _autocast(self) -> Any:
@@ -172,7 +177,7 @@ class Bare:
     def __init__(self, case: Case, data: Path, interval: int) -> None:
         plan = resolve(case.spec(data, Spaced(Duration(interval, "st"))))
         self.stream = plan.data.stream(case.batch_size, 0)
-        self.pair = Pair(case, plan.spec.precision, channels_last=True)
+        self.pair = Pair(case, plan.spec.precision, channels_last=True, plain=case.plain)
         self.steps, self.interval, self.done = case.steps, interval, 0
 
     def _batch(self, step: int) -> tuple[Tensor, Tensor]:

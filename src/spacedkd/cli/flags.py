@@ -272,7 +272,7 @@ _PLACED = {
         "frozen_mode follower_first redraw_replay follower_rate only".split()
         + "record record_average record_average_for teacher_path".split()
     ),
-    "machine": ("precision", "channels_last", "sync_batchnorm"),
+    "machine": ("precision", "channels_last", "attention", "sync_batchnorm"),
 }
 """fields of the run itself that belong to a group; all others are of the training"""
 _SCHEDULE = [

@@ -425,6 +425,9 @@ class RunSpec:
     """32-true, bf16-mixed, bf16-true or 64-true; auto takes bf16-mixed where the hardware is fast at it"""
     channels_last: bool = option(True, teacher="memory layout")
     """keep the channels of images last in memory, which is faster on most hardware"""
+    attention: Literal["fused", "plain"] = option("fused", later=True)
+    """attention of timm's transformers: fused, one kernel of torch, or plain, two matrix products; on CPUs in bfloat16
+    plain is the faster one, elsewhere fused"""
     sync_batchnorm: bool = option(False, identity="changed", teacher="shared BatchNorm")
     """BatchNorm takes its statistics from the whole batch, not from each device's part of it"""
     evaluate_every: Duration = option(Duration(1, "ep"), paired=False)

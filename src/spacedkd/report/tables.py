@@ -331,6 +331,7 @@ def of_run_forecast(forecast: Forecast) -> Table:
             + (f", snapshots {amount(disk.snapshots, 'B')}" if disk.snapshots else ""),
         ),
         ("time left", _time(forecast)),
+        *([("faster", forecast.advice)] if forecast.advice else []),
     ]
     processes = forecast.spec.engine.processes
     caption = f"FLOPs and memory are those of each of {processes} processes" if processes > 1 else ""

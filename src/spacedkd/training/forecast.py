@@ -37,6 +37,7 @@ from spacedkd.schedule import Turn
 from spacedkd.timeline import Timeline, describe_order
 from spacedkd.training.build import build_models
 from spacedkd.training.callbacks import Cost
+from spacedkd.training.device import slow_attention
 from spacedkd.training.roles import evaluate_model
 from spacedkd.training.session import Session
 from spacedkd.training.state import TrainingState, build_state
@@ -143,6 +144,8 @@ class Forecast:
     finished: bool
     replays: bool = False
     """whether roles are replayed from another run; their turns count as done"""
+    advice: str = ""
+    """a setting that would train the same networks faster on this machine, with other bits; empty if there is none"""
     order: str = ""
     """the first blocks of turns, in words: "teacher 0-585, student 0-585, ..." """
 
@@ -280,8 +283,16 @@ def _forecast(
         finish_seconds=measurement.finish_seconds,
         finished=folder is not None and folder.finished(),
         replays=run.spec.teacher_path is not None,
+        advice=_advice(state),
         order=describe_order(run.timeline),
     )
+
+
+def _advice(state: TrainingState) -> str:
+    """Return which setting would be faster on this machine, in one line."""
+    if slow_attention(state.models.values(), state.fabric.device, state.run.spec.precision):
+        return "--attention plain: on CPUs in bfloat16, torch's fused attention is the slower one"
+    return ""
 
 
 # How much there is to do

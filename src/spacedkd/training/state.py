@@ -22,7 +22,12 @@ from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.user_code import is_user_code, user_code
 from spacedkd.training import device
 from spacedkd.training.build import build_models
-from spacedkd.training.device import compile_blocks, patch_strided_convolutions, supports_channels_last
+from spacedkd.training.device import (
+    compile_blocks,
+    patch_strided_convolutions,
+    set_plain_attention,
+    supports_channels_last,
+)
 from spacedkd.training.distributed import Fabric, broadcast_buffers, synchronize_batch_norm, uses_fsdp
 from spacedkd.training.learner import Learner, set_mode
 from spacedkd.trajectory.identity import find_averages, find_trajectories, shared_roles, trajectory_settings
@@ -218,11 +223,13 @@ def _use_channels_last(run: ResolvedRun, models: Mapping[str, nn.Module], fabric
 def _prepare_networks(
     run: ResolvedRun, models: dict[str, nn.Module], fabric: Fabric, *, learned: Sequence[str], channels_last: bool
 ) -> dict[str, nn.Module]:
-    """Set the memory layout of networks, replace slow convolutions, and synchronise BatchNorm of those that learn."""
+    """Set the layout and the attention of networks, replace slow convolutions, share BatchNorm of those that learn."""
     if channels_last:
         models = {name: model.to(memory_format=torch.channels_last) for name, model in models.items()}  # type: ignore[call-overload]
     for model in models.values():
         patch_strided_convolutions(model, fabric.device, run.spec.precision)
+    if run.spec.attention == "plain":
+        set_plain_attention(models.values())
     if run.spec.sync_batchnorm and fabric.world_size > 1:
         for name in learned:
             synchronize_batch_norm(models[name])

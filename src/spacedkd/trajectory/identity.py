@@ -82,6 +82,7 @@ def trajectory_settings(run: ResolvedRun, role: str, models: Mapping[str, nn.Mod
         "first weights": [digest(models[learners[name]].state_dict()) for name in before],
         "trained teacher": [digest(models[name].state_dict()) for name in run.method.frozen] if uses_method else None,
         "updates left out": spec.on_nonfinite if spec.on_nonfinite != "stop" else None,
+        "attention": spec.attention if spec.attention != "fused" else None,
         "parts of a batch": spec.accumulate if spec.accumulate > 1 else None,
         "dropout masks": masks if draws_random_numbers(models[learners[role]], run.data.info.sample) else None,
     }
