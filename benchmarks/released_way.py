@@ -5,8 +5,9 @@
 On two idle cores it takes about a quarter of an hour; --quick tries everything on networks of almost nothing, and its
 numbers mean nothing. Three things are measured:
 
-1. images a second, online and spaced, of a ResNet-18 at full and at quarter width and of a DeiT-Tiny at 64 pixels, as it
-   is and with --attention plain --set optimizer.fused=true ("plain"). The three ways take turns, block by block; a ratio is the median of the ratios within each round;
+1. images a second, online and spaced, of a ResNet-18 at full and at quarter width and of a DeiT-Tiny at 64 pixels, as
+   it is and with --attention plain --set optimizer.fused=true ("plain"). The three ways take turns, block by block; a
+   ratio is the median of the ratios within each round;
    Beside it stands the ratio that could be had at all: if every multiplication went as fast as in one large matrix;
 2. the peak memory of a process as the interval grows, each in a process of its own;
 3. the share of time that is spent waiting for data, with workers that decode JPEG files of 64 pixels.
