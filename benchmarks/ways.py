@@ -54,7 +54,7 @@ class Case:
     batch_size: int = 128
     repeats: int = 5
     plain: bool = False
-    """whether ours and the bare loop compute attention as matrix products and update with one kernel; released does not"""
+    """whether ours and the bare loop have plain attention and update with one kernel, which released does not"""
 
     def spec(self, data: Path, schedule: Spaced) -> RunSpec:
         """Endless, as far as a benchmark goes: nothing is evaluated or saved on the way."""

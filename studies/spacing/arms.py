@@ -22,7 +22,7 @@ from spacedkd.paper.tables.self_ import self_kd, spaced_self_kd, twice_as_long
 COSINE_RATES = (0.03, 0.1)
 """among which the protocol chooses the peak of the cosine"""
 COSINE_RATE = 0.1
-"""the one that was chosen on the seeds of tuning"""
+"""the one that was chosen on the seeds of tuning: last iterate 67.6 and 67.4 %, the other 61.9 and 63.4 %"""
 TUNING_SEEDS = (100, 101)
 INTERVALS = ("0.5ep", "1.5ep", "4ep", "6ep", "8ep", "16ep")
 CURVE = ("online", *(interval.removesuffix("ep") for interval in INTERVALS), "half", "offline")
