@@ -131,8 +131,8 @@ class Spaced(BaseSchedule):
         "--interval 1.5ep": "spaced: the teacher learns 1.5 epochs alone, then the student replays them",
         "--interval 586st": "the same in steps",
         "--interval offline": "the teacher learns the whole run, then the student does",
-        "--interval 1.5ep --tail drop": "a last block shorter than the interval is not taught",
-        "--interval 1.5ep --speed 2": "the teacher learns 3 epochs for each 1.5 of the student, until it has ended",
+        "--interval 1.5ep --tail drop": "a last block shorter than the interval is not replayed",
+        "--interval 1.5ep --speed 2": "the teacher learns 3 epochs per 1.5 of the student, until the teacher ends",
     }
 
     def __post_init__(self) -> None:
