@@ -748,7 +748,7 @@ def in_steps(plan: T, steps_per_epoch: int, total: int) -> T:
             try:
                 return Duration(value.in_steps(steps_per_epoch, total), "st")
             except UserError as error:
-                raise UserError(f"{name.capitalize()} {error}") from None
+                raise UserError(f"{name.capitalize()}: {error}") from None
         if isinstance(value, tuple):
             return tuple(convert(item, name) for item in value)
         if is_dataclass(value) and not isinstance(value, type):
