@@ -163,9 +163,9 @@ def test_offline_has_no_speed() -> None:
         (lambda: Growing(1, math.nan), "factor must be"),
         (lambda: Growing(1, math.inf), "factor must be"),
         (lambda: Growing(1, "2"), "factor must be"),
-        (lambda: in_steps(Blocks(["1ep", "9ep"]), 2, 7), "Lengths 9ep is longer than the run"),
+        (lambda: in_steps(Blocks(["1ep", "9ep"]), 2, 7), "Lengths: 9ep is longer than the run"),
         (lambda: in_steps(Blocks(["0.1ep"]), 2, 7), "less than one step"),
-        (lambda: in_steps(Growing("9ep"), 2, 7), "First 9ep is longer than the run"),
+        (lambda: in_steps(Growing("9ep"), 2, 7), "First: 9ep is longer than the run"),
     ],
 )
 def test_blocks_of_nothing_or_longer_than_the_run_are_refused(make: Any, said: str) -> None:
@@ -328,7 +328,7 @@ def test_an_interval_of_nothing_is_refused(interval: str | int) -> None:
 
 def test_an_interval_longer_than_the_run_is_refused() -> None:
     with pytest.raises(
-        UserError, match=r"Interval 2ep is longer than the run of 10 steps \(1 epochs\): use at most 10st"
+        UserError, match=r"Interval: 2ep is longer than the run of 10 steps \(1 epochs\): use at most 10st"
     ):
         in_steps(Spaced("2ep"), 10, 10)
 

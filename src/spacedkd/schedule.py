@@ -13,11 +13,10 @@ student 1
 teacher 2
 student 2
 
-To add a schedule write one class here and enter it in `SCHEDULES`, or write it in a file of its own, which may import
-this one, and enter it as text, "spacedkd.my_schedule:MySchedule". It needs `turns` alone. What it inherits
-from `BaseSchedule` it may override: its words in tables, its lines in `spacedkd list schedules`, its JSON, and what
-else a run or a report asks of it. No other file has to change, except that `LAYERS` in tests/test_architecture.py names
-a new file.
+A user's schedule needs no entry anywhere: `--interval package.module:Name` (docs/own.md). To add one to this package,
+write one class here and enter it in `SCHEDULES`, or write it in a file of its own, which may import this one, and
+enter it as text, "spacedkd.my_schedule:MySchedule". It needs `turns` alone; the other methods of `BaseSchedule` have
+defaults. No other file has to change, except that `LAYERS` in tests/test_architecture.py names a new file.
 """
 
 from __future__ import annotations
@@ -49,7 +48,8 @@ class Schedule(Protocol):
     """Anything that orders turns. Your own schedule is one frozen dataclass with this method.
 
     `turns` is given the roles from the leader to the follower, and the steps of the run. It yields one turn for each
-    update, in order. A step that it leaves out is not learned, and one that it yields twice is learned twice.
+    update, in order. A step that it leaves out is not learned, and one that it yields twice is learned twice. Fields of
+    the type `Duration` are in steps when `turns` is called: `steps_of(self.interval)` is their number.
     """
 
     def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]: ...
@@ -65,7 +65,7 @@ class BaseSchedule(ABC):
 
     @abstractmethod
     def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
-        """Yield the turns of these roles over these steps; lengths are in steps by now (see `in_steps`)."""
+        """Yield the turns of these roles over these steps; durations are in steps by now (see `steps_of`)."""
 
     def describe(self) -> str:
         """Return the schedule in a few words, for tables and titles."""
@@ -80,39 +80,40 @@ class BaseSchedule(ABC):
         return None
 
     def teacher_updates(self, step: int) -> int | None:
-        """Return how many updates the teacher has made at the student's `step` of a run that never ends.
+        """Return how many updates the teacher has made when the student takes `step`, in a run that never ends.
 
-        None where there is no formula: then the run must have an end, and its turns are counted.
+        None where there is no formula; the teacher's turns are counted then, which needs a run with an end.
         """
         return None
 
     def forward_only_turns(self, roles: Sequence[str], steps: range) -> Mapping[Turn, Turn]:
-        """Return turns that are forward passes without an update, each keyed by the turn it comes right before."""
+        """Return turns that are forward passes without an update, each by the turn that comes right after it."""
         return {}
 
     def has_speed(self) -> bool:
-        """Return whether a role learns faster than the one after it, so that the leader has to be first."""
+        """Return whether a role learns faster than the one after it; then the roles cannot take turns in reverse."""
         return False
 
     def is_imported(self) -> bool:
-        """Return whether the schedule can be computed: its code, if it is a user's, was imported."""
+        """Return whether `turns` can be called; False for a user's schedule whose code was not imported."""
         return True
 
 
 @dataclass(frozen=True)
 class Spaced(BaseSchedule):
-    """Block by block: each role in order learns the same `interval` steps, the ones after it replay them.
+    """Blocks of `interval` steps: the leader learns the steps of a block, then each role after it replays them.
 
     At its step t, counted from 1, the student sees the teacher after k(t) = ceil(t/s) * s updates (paper, section
-    4.1). A last block shorter than the interval is taught like any other, or, with `tail="drop"`, only the leader
+    4.1). A last block shorter than the interval is replayed like any other, or, with `tail="drop"`, only the leader
     learns it.
 
     With a `speed` v each role is v times as fast as the one after it: a block has v * s steps of the teacher and s of
     the student, which sees the teacher after k(t) = min(T, floor(ceil(t/s) * s * v)) of its T updates. When the
     teacher has ended, the student learns the rest of its steps from the final teacher. Speed 1 is the paper's
-    schedule, infinite speed is offline KD, and the number of updates is the same. Following a trajectory of a teacher
-    faster than it was made is known from RCO (Jin et al., arXiv 1904.09149) and progressive distillation (Panigrahi
-    et al., arXiv 2410.05464), which let a student learn from a few checkpoints on the way to the final teacher.
+    schedule, infinite speed is offline KD, and the number of updates is the same at any speed. Students that follow a
+    teacher's trajectory faster than the teacher made it are known from RCO (Jin et al., arXiv 1904.09149) and
+    progressive distillation (Panigrahi et al., arXiv 2410.05464): they learn from a few checkpoints on the way to the
+    final teacher.
 
     >>> " ".join(f"{role[0]}{step}" for role, step in Spaced("1st", speed=2).turns(("teacher", "student"), range(4)))
     't0 t1 s0 t2 t3 s1 s2 s3'
@@ -120,6 +121,7 @@ class Spaced(BaseSchedule):
 
     interval: Duration | str | int
     tail: Literal["teach", "drop"] = "teach"
+    # `later`: written only where it is not the default, because older files lack it (see `config.serialization.option`)
     speed: float | Literal["inf"] = field(default=1.0, metadata={"later": True})
     """steps of a role for each step of the one after it: 1 or more, or inf"""
 
@@ -129,8 +131,8 @@ class Spaced(BaseSchedule):
         "--interval 1.5ep": "spaced: the teacher learns 1.5 epochs alone, then the student replays them",
         "--interval 586st": "the same in steps",
         "--interval offline": "the teacher learns the whole run, then the student does",
-        "--interval 1.5ep --tail drop": "a last block shorter than the interval is not taught",
-        "--interval 1.5ep --speed 2": "the teacher learns 3 epochs for each 1.5 of the student, until it has ended",
+        "--interval 1.5ep --tail drop": "a last block shorter than the interval is not replayed",
+        "--interval 1.5ep --speed 2": "the teacher learns 3 epochs per 1.5 of the student, until the teacher ends",
     }
 
     def __post_init__(self) -> None:
@@ -144,12 +146,12 @@ class Spaced(BaseSchedule):
 
     def turns(self, roles: Sequence[str], steps: range) -> Iterator[Turn]:
         interval, total = steps_of(self.interval), len(steps)
-        speeds = [float(self.speed) ** behind for behind in reversed(range(len(roles)))]
-        done = [0] * len(roles)
-        for end in range(interval, total + interval, interval):
-            taught = self.tail == "teach" or end <= total
-            for number, role in enumerate(roles if taught else roles[:1]):
-                start, done[number] = done[number], _faster(end, speeds[number], total)
+        speeds = [float(self.speed) ** behind for behind in reversed(range(len(roles)))]  # the last role has speed 1
+        done = [0] * len(roles)  # steps that each role has learned
+        for end in range(interval, total + interval, interval):  # where blocks end for the last role; not yet cut
+            is_replayed = self.tail == "teach" or end <= total
+            for number, role in enumerate(roles if is_replayed else roles[:1]):
+                start, done[number] = done[number], _steps_at_speed(end, speeds[number], total)
                 for step in steps[start : done[number]]:
                     yield Turn(role, step)
 
@@ -170,14 +172,14 @@ class Spaced(BaseSchedule):
         if self.tail == "drop" or self.speed == math.inf:
             return None
         interval = steps_of(self.interval)
-        return _faster(-(-(step + 1) // interval) * interval, float(self.speed), None)
+        return _steps_at_speed(-(-(step + 1) // interval) * interval, float(self.speed), None)
 
     def has_speed(self) -> bool:
         return self.speed != 1
 
 
 FASTEST = 1e6
-"""the greatest finite speed: no run is so long that a greater one would differ from an infinite one"""
+"""the greatest finite speed, and the greatest factor of growing blocks; in a run of fewer steps it acts like inf"""
 
 
 def _read_speed(speed: Any) -> float:
@@ -194,17 +196,17 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _faster(steps: int, speed: float, total: int | None) -> int:
-    """Return the steps that a role at this speed has learned after `steps` of the last role; at most `total`."""
+def _steps_at_speed(steps: int, speed: float, total: int | None) -> int:
+    """Return the steps that a role of this speed has learned when the last one has learned `steps`; at most `total`."""
     if total is not None and steps * speed >= total:
         return total
     return _whole(steps * speed)
 
 
 def _whole(steps: float) -> int:
-    """Return a number of steps without a part of a step.
+    """Round a number of steps down; a product that is a whole number but for rounding errors keeps its last step.
 
-    1e-9 keeps a product such as 0.29 * 100 = 28.999... from losing a step to the binary fraction.
+    Without the 1e-9, 0.29 * 100 = 28.999... would be 28 steps.
     """
     return math.floor(steps + 1e-9)
 
@@ -286,7 +288,7 @@ class Growing(BaseSchedule):
 
     first: Duration | str | int
     factor: float = 2.0
-    """how many times as long as the block before it a block is: more than 0, and less than 1 where blocks shrink"""
+    """length of a block relative to the one before it: above 1 blocks grow, between 0 and 1 they shrink"""
 
     examples: ClassVar[Mapping[str, str]] = {
         "--growing 0.5ep": "blocks of 0.5, 1, 2, 4, ... epochs",
@@ -321,7 +323,7 @@ class Growing(BaseSchedule):
 
 
 def _turns_of_blocks(lengths: Iterable[int], roles: Sequence[str], steps: range) -> Iterator[Turn]:
-    """Yield the turns of blocks of these lengths, of which there are enough for all steps."""
+    """Yield the turns of blocks of these lengths, until all steps are in one; the last block is cut."""
     start = 0
     for length in lengths:
         if start >= len(steps):
@@ -389,6 +391,7 @@ class Window(BaseSchedule):
                 f"A window must start before it stops and end within the run of {len(steps)} steps; "
                 f"got {start} to {stop}."
             )
+        # With a speed `Spaced` has no interval in common, but must have a block in the window all the same.
         interval = self.inside.interval if isinstance(self.inside, Spaced) else interval_of(self.inside)
         if interval is not None and steps_of(interval) > stop - start:
             raise UserError(
@@ -422,7 +425,7 @@ class ReleasedSelfKD(BaseSchedule):
     interval: Duration | str | int
     epoch: Duration | str | int = "1ep"
     looks: bool = field(default=False, metadata={"later": True})
-    """the trigger goes forward before the replay: in train mode, without an update"""
+    """pass the batch that triggers a replay through the network before it: in train mode, without an update"""
 
     examples: ClassVar[Mapping[str, str]] = {
         "--interval released-self-kd --set schedule.interval=4ep": "as the paper's self-KD code counts its blocks"
@@ -443,7 +446,7 @@ class ReleasedSelfKD(BaseSchedule):
         return {Turn(roles[1], block[0]): Turn(roles[0], block[-1]) for block, ends in blocks if ends}
 
     def _blocks(self, steps: range) -> Iterator[tuple[range, bool]]:
-        """Yield the steps that are replayed together, and whether a trigger ends them."""
+        """Yield the steps of each block, and whether its last step is a trigger; without one it is not replayed."""
         interval = steps_of(self.interval)
         start, end = 0, (steps_of(self.epoch) - 1) % interval + 1
         while start < len(steps):
@@ -453,7 +456,7 @@ class ReleasedSelfKD(BaseSchedule):
 
 @dataclass(frozen=True)
 class Joined(BaseSchedule):
-    """Schedules one after the other: of an extended run whose schedule begins again where the shorter run ended.
+    """Schedules one after the other, for an extended run whose schedule begins again where the shorter run ended.
 
     >>> [*Joined((Spaced("2st"), Spaced("2st")), boundaries=(1,)).turns(("teacher", "student"), range(3))][:3]
     [Turn(role='teacher', step=0), Turn(role='student', step=0), Turn(role='teacher', step=1)]
@@ -500,7 +503,7 @@ class NamedSchedule(BaseSchedule):
 
 
 class _Schedules(UserDict[str, Any]):
-    """A mapping from names to classes; a class in another file, "package.module:Class", is imported when it is read."""
+    """A mapping from names to classes; an entry "package.module:Class" is imported when it is read."""
 
     def __getitem__(self, name: str) -> Any:
         entry = self.data[name]
@@ -551,7 +554,7 @@ def check_name(name: str) -> None:
 def as_schedule(value: Any, what: str) -> Schedule:
     """Return a schedule from an object, a class (`Online`), a name in `SCHEDULES`, or a length such as '1.5ep'.
 
-    Anything else is refused; `what` names in the message what it was to be the schedule of.
+    Anything else is refused; the message begins with `what`, such as "inside of a Window".
     """
     if isinstance(value, str):
         value = SCHEDULES.get(value) or by_name(value)
@@ -608,9 +611,9 @@ MOST_REPEATS = 1000
 
 
 def iter_turns(schedule: Schedule, roles: Sequence[str], steps: range) -> Iterator[Turn]:
-    """Yield the turns of a schedule; a user's may give pairs (role, step) in their place.
+    """Yield the turns of a schedule; a user's schedule may yield plain pairs (role, step).
 
-    Anything else that a user's schedule gives is refused, and what it raises becomes a UserError of one line.
+    Anything else that a user's schedule yields is refused, and what it raises becomes a UserError of one line.
     """
     if type(schedule).__module__.startswith("spacedkd."):  # the checks would cost seconds in a run of millions of turns
         return schedule.turns(roles, steps)
@@ -673,11 +676,11 @@ class Duration:
     amount: float
     unit: str
     up: bool = field(default=False, repr=False)
-    """a part of a step counts as a whole one, where it is dropped otherwise"""
+    """round a part of a step up; otherwise it is dropped"""
 
     @classmethod
     def parse(cls, text: Duration | str | int) -> Duration:
-        """Return the length that a text such as `1.5ep`, `586st` or `100%` says; a bare whole number counts steps."""
+        """Return the duration of a text such as `1.5ep`, `586st` or `100%`; a bare whole number counts steps."""
         if isinstance(text, Duration):
             return text
         if isinstance(text, int) and not isinstance(text, bool) and abs(text) < 10**15:
@@ -720,10 +723,10 @@ class Duration:
     def whole_steps(self, steps_per_epoch: int, total: int) -> int:
         """Return this length in steps: the one place where epochs and percent become steps.
 
-        A part of a step is dropped, as in the paper's code, or counts as a whole one where the length says `+`.
+        A part of a step is dropped, as in the paper's code, or rounded up where the length ends with `+`.
         """
-        whole = {"st": 1, "ep": steps_per_epoch, "%": total / 100}[self.unit]
-        steps = min(self.amount * whole, 1e15)  # no run is longer, and infinity has no floor
+        steps_per_unit = {"st": 1, "ep": steps_per_epoch, "%": total / 100}[self.unit]
+        steps = min(self.amount * steps_per_unit, 1e15)  # no run is longer, and infinity has no floor
         return math.ceil(steps - 1e-9) if self.up else _whole(steps)
 
 
@@ -733,7 +736,7 @@ T = TypeVar("T")
 
 
 def in_steps(plan: T, steps_per_epoch: int, total: int) -> T:
-    """Return `plan`, a dataclass such as a schedule, with every duration in it written in steps.
+    """Return `plan`, a dataclass such as a schedule, with every duration in it, at any depth, converted to steps.
 
     >>> from spacedkd.schedule import Spaced
     >>> in_steps(Spaced("1.5ep"), steps_per_epoch=391, total=31280).interval
@@ -745,7 +748,7 @@ def in_steps(plan: T, steps_per_epoch: int, total: int) -> T:
             try:
                 return Duration(value.in_steps(steps_per_epoch, total), "st")
             except UserError as error:
-                raise UserError(f"{name.capitalize()} {error}") from None
+                raise UserError(f"{name.capitalize()}: {error}") from None
         if isinstance(value, tuple):
             return tuple(convert(item, name) for item in value)
         if is_dataclass(value) and not isinstance(value, type):

@@ -1,4 +1,4 @@
-"""A schedule on a run: its turns, its blocks, and which update of the teacher each step sees.
+"""A schedule on a run: its turns, its blocks, and how often the teacher was updated before each step of the student.
 
 Nothing else in the package counts a teacher's updates against a student's steps.
 
@@ -78,8 +78,8 @@ def timeline_turns(
 ) -> Iterator[Turn]:
     """Yield the turns of a schedule written in steps; a role has no turns from its step in `stops` on.
 
-    With `follower_first` the roles take their turns in the opposite order, which a schedule with a speed would give to
-    the follower: that is refused.
+    With `follower_first` the last role has the first turn of each block. A schedule with a speed is refused then: the
+    last role would be the fast one.
     """
     if follower_first and with_defaults(schedule).has_speed():
         raise UserError("With a speed the teacher's turns come first: leave out --speed or --follower-first.")
@@ -89,7 +89,7 @@ def timeline_turns(
 
 
 def forward_only_turns(schedule: Schedule, roles: Sequence[str], total: int) -> Mapping[Turn, Turn]:
-    """Return the forward passes without an update that a schedule in steps has, each by the turn right after it."""
+    """Return a schedule's forward passes without an update, each by the turn that comes right after it."""
     return with_defaults(schedule).forward_only_turns(roles, range(total))
 
 
@@ -105,7 +105,7 @@ class Timeline:
     ) -> None:
         """Keep the turns of the trained roles; a role that is not in `roles` is refused."""
         self.forward_only_turns = forward_only_turns or {}
-        """forward passes without an update, each by the turn right after it"""
+        """forward passes without an update, each by the turn that comes right after it"""
         self._roles = roles
         self._role_numbers, self._steps = array("H"), array("q")
         numbers = {role: number for number, role in enumerate(roles)}
@@ -211,7 +211,7 @@ def dropout_key(turn: Turn, frozen_mode: str) -> tuple[str, int]:
     return ("shared", turn.step) if frozen_mode == "shared" else turn
 
 
-# Which update of the teacher a step sees
+# The teacher's number of updates at each step of the student
 
 
 def _leader_progress(turns: Iterable[Turn], leader: str) -> Iterator[tuple[Turn, int, int]]:
@@ -225,7 +225,7 @@ def _leader_progress(turns: Iterable[Turn], leader: str) -> Iterator[tuple[Turn,
 
 
 def updates_seen(turns: Iterable[Turn], leader: str, by: str) -> set[int]:
-    """Return the numbers of updates after which role `by` sees `leader`, at one of its turns or another.
+    """Return the leader's numbers of updates that role `by` learns from, over all of its turns.
 
     >>> updates_seen(Spaced("2st").turns(("teacher", "student"), range(5)), "teacher", by="student")
     {2, 4, 5}
@@ -244,9 +244,10 @@ class TeacherUpdates:
     def __init__(
         self, interval: Schedule | Duration | str | int, steps_per_epoch: int | None = None, total: int | None = None
     ) -> None:
-        """Take an interval or any schedule; `total`, the run's steps, is needed by all but a plain interval in steps.
+        """Take an interval or any schedule; lengths in epochs need `steps_per_epoch`.
 
-        An interval in epochs needs `steps_per_epoch`.
+        `total`, the run's number of steps, is needed by lengths in percent, and by a schedule that has no formula for
+        its teacher's updates (`BaseSchedule.teacher_updates`), such as `Ahead` or a window.
         """
         steps_per_epoch = None if steps_per_epoch is None else whole_number("steps_per_epoch", steps_per_epoch, 1)
         total = None if total is None else whole_number("total", total, 1)

@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the file of the instrument, and runs of two arms and two seeds."""
     folder = tmp_path_factory.mktemp("instrument")
     section = DOCS.read_text().split("## A new instrument")[1]
-    (example,) = re.findall(r"```python\n(.*?)```", section, re.S)
+    _, example = re.findall(r"```python\n(.*?)```", section, re.S)
     (folder / "pruning.py").write_text(example)
     (folder / "class_nll.py").write_text(CLASS_NLL)
     spaced = replace(BASE, schedule=Spaced("2st"))

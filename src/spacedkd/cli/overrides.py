@@ -162,7 +162,8 @@ def _spaced(base: Schedule, given: Given) -> Schedule:
             base = by_name(given["interval"])
         except UserError as error:
             raise UserError(
-                f"--interval {given['interval']}: {error} Also possible: --interval online, --interval offline."
+                f"--interval {given['interval']}: {error} Also possible: online, offline, a schedule of `spacedkd list "
+                "schedules`, or your own as package.module:Name."
             ) from None
     elif "speed" in given and base == Online():  # the schedule of a run that was given none
         raise UserError("--speed needs an --interval to belong to, for instance --interval 1.5ep.")

@@ -45,11 +45,11 @@ from spacedkd.schedule import Duration, Online, Schedule, Turn
 from spacedkd.timeline import Timeline, forward_only_turns, timeline_turns
 
 MOST_STEPS = 10_000_000
-"""in a run: all turns are walked through before the first is taken"""
+"""greatest number of steps of a run: all of its turns are listed before the first is taken"""
 
 
 class Periods(NamedTuple):
-    """The number of steps after which losses are logged, a role is evaluated, and everything is saved, again."""
+    """The number of steps from one logged loss, one evaluation, and one save to the next."""
 
     log: int
     evaluate: int
@@ -72,7 +72,7 @@ class ResolvedRun:
     total_steps: int
     periods: Periods
     stops: dict[str, int]
-    """role -> the step at which it has learned enough"""
+    """role -> the step from which on it learns no more (`Method.learns_for`); usually `total_steps`"""
     last_step: dict[str, int]
     """role -> the step of its last turn"""
     base_lr: LearningRate
@@ -80,7 +80,7 @@ class ResolvedRun:
     averages: Mapping[str, RoleAverage]
     """the averages of roles' weights that are kept, by the names they have among the models"""
     leader_steps: Mapping[str, Sequence[int]]
-    """role -> at each of its steps the step of the leader whose learning rate it takes, where it takes that"""
+    """role -> for each of its steps, the leader's step whose rate it takes; empty unless `follower_rate` asks for it"""
 
     def average_seen(self, role: str) -> str | None:
         """Return the name of the average of a role's weights that others see in place of them, if they do."""
@@ -99,14 +99,17 @@ class ResolvedRun:
         return self.spec.teacher if leads and self.spec.teacher is not None else self.spec.network
 
     def lr(self, turn: Turn) -> float:
-        """Return a turn's learning rate; a role that stops early goes through the whole schedule of it until then."""
+        """Return a turn's learning rate; a role that stops early has gone through the rate's whole schedule by then."""
         if turn.role in self.leader_steps:
             turn = Turn(self.roles[0], self.leader_steps[turn.role][turn.step])
         stop = self.stops[turn.role]
         return self.base_lr(turn.step if stop == self.total_steps else turn.step * self.total_steps // stop)
 
     def views(self, turn: Turn) -> Sequence[View]:
-        """Return the views of a turn: of its own step or, with `redraw_replay`, of one the run never comes to."""
+        """Return the views of a turn, which are of its own step.
+
+        With `redraw_replay` each role but the first reads other batches: those of steps beyond the end of the run.
+        """
         views = self.method.views(turn.role, turn.step)
         if not self.spec.redraw_replay:
             return views
@@ -159,7 +162,7 @@ def resolve(spec: RunSpec, objects: Objects | None = None, library: Library | No
     roles = _trained_roles(spec, method)
     turns = timeline_turns(schedule, method.roles, spec.follower_first, stops, total)
     timeline = Timeline(method.roles, turns, roles, forward_only_turns(schedule, method.roles, total))
-    last_step = dict(timeline.after(0))  # a role without turns is not in it
+    last_step = dict(timeline.after(0))  # the last turn of a role wins; a role without turns is not in it
     if roles[-1] not in last_step:
         raise UserError(f"In this schedule the {roles[-1]} never has a turn, so nothing would be trained.")
     durations = (spec.log_every, spec.evaluate_every, spec.save_every)
@@ -274,7 +277,7 @@ def _total_steps(spec: RunSpec, steps_per_epoch: int) -> int:
 def _averages(
     spec: RunSpec, method: Method, roles: Sequence[str], steps_per_epoch: int, total: int
 ) -> dict[str, RoleAverage]:
-    """Return the averages that a run keeps, by name: of its student, and of teachers for who learns from them."""
+    """Return the averages that a run keeps, by name: of its student, and of teachers for the roles they teach."""
 
     def role_average(role: str, average: Average) -> RoleAverage:
         batch_norm = batch_norm_of(average, spec.average_bn)
@@ -337,7 +340,7 @@ def _load_data(spec: RunSpec, objects: Objects, library: Library) -> RunData:
 
 
 def _learning_rate(spec: RunSpec, objects: Objects, steps_per_epoch: int, total: int) -> LearningRate:
-    """Return the learning rate as a function of the step; one of the user is tried at every step before the first."""
+    """Return the learning rate as a function of the step; a user's function is tried at every step of the run first."""
     function = objects.lr or (load_object(spec.rate.shape) if is_user_code(spec.rate.shape) else None)
     if function is None:
         return learning_rate.from_spec(spec.optimizer, spec.rate, steps_per_epoch, total)
@@ -357,7 +360,7 @@ def _learning_rate(spec: RunSpec, objects: Objects, steps_per_epoch: int, total:
 
 
 def _call(what: str, name: str, function: Any, *arguments: int) -> Any:
-    """Return what a function of the user returns; what it raises becomes one line."""
+    """Call a function of the user; what it raises becomes an error of one line."""
     if not callable(function):
         raise UserError(f"{what} {name} must be a function, got {function!r}.")
     try:

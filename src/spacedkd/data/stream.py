@@ -64,7 +64,7 @@ class Batch(NamedTuple):
     labels: Tensor  # [B] int64; with label smoothing, mixup or cutmix [B, C] float32, rows sum to one
     indices: Tensor  # [B] int64
     others: tuple[Batch, ...] = ()
-    """further views of the step, for a method that asks for more than one"""
+    """other views of the same step, where `Method.views` asks for more than one"""
 
     def to(self, device: torch.device, channels_last: bool = False) -> Batch:
         """Return the batch on a device; `channels_last` sets the memory layout of images."""
@@ -189,9 +189,9 @@ class ShuffledStream(Order, ABC):
 
     def batch(self, step: int, view: int = 0) -> Batch:
         """Return this rank's slice of the global batch of `step`."""
-        whole = self.global_batch(step, view)
-        inputs, labels = self._load(step, whole)
-        return Batch(inputs, labels, whole.own_rows)
+        batch = self.global_batch(step, view)
+        inputs, labels = self._load(step, batch)
+        return Batch(inputs, labels, batch.own_rows)
 
     @abstractmethod
     def _load(self, step: int, batch: GlobalBatch) -> tuple[Inputs, Tensor]:
@@ -344,6 +344,7 @@ def _evaluation_batch(split: ImageSet | Items, rows: Sequence[Tensor], number: i
 def _load_views(
     load: Callable[..., Batch], view_lists: Iterable[Sequence[Any]], workers: int
 ) -> Generator[Batch, None, None]:
+    """Yield one batch for each list of views; a view is a tuple of the arguments of `load`."""
     dataset = _ViewsDataset(load)
     if workers == 0:
         return _raise_errors(map(dataset.__getitem__, view_lists))
@@ -401,7 +402,7 @@ def _raise_errors(results: Iterator[Batch | UserError]) -> Generator[Batch, None
             raise
         raise _worker_died() from error
     finally:
-        # An error that came from the loader holds it, and with it workers for whom a process that ends would wait.
+        # An error that the loader raised keeps it alive, and with it workers that this process would wait for at exit.
         getattr(results, "_shutdown_workers", lambda: None)()
         del results
 

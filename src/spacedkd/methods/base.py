@@ -8,7 +8,8 @@ the role that learns, and does everything else: batches, devices, optimizers, ev
     losses(...)    the named losses of one turn; the role learns from their sum
 
 These three are enough: see `examples/own_method.py`. Everything else in `Method` has a default. The smallest method
-here is `no_kd.py`, the one most others build on is `kd.py`.
+here is `no_kd.py`, the one most others build on is `kd.py`. A method of this package also has `card`, `paper`,
+`weights` and `source`, from which its page in docs/methods is made.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,8 +45,8 @@ class Progress(NamedTuple):
     micro_batch: int = 0
     """the number of this part of the batch, where gradients are accumulated; work done once per update belongs to 0"""
     is_replay: Callable[[], bool] = lambda: False
-    """returns whether this turn replays a step that another role learned in an earlier block; False in online
-    training. A function, because the answer needs a look at all turns of the run"""
+    """returns whether this turn is part of a replay, that is, in a block of several turns or with the first role
+    ahead of it; False in online training (`Timeline.is_replay`). A function, because the answer needs all turns"""
 
     @property
     def epoch(self) -> int:
@@ -101,7 +102,7 @@ class Ingredients(NamedTuple):
 
 
 class Card(NamedTuple):
-    """A method's entry in lists and on its page: who teaches, and how it is spaced."""
+    """A method's entry in `spacedkd list methods` and on its page in the docs: who teaches, and how it is spaced."""
 
     kind: str
     """who teaches: a teacher, the network itself, or peers"""
@@ -199,5 +200,5 @@ class Method(Protocol):
         return
 
     def on_block_start(self, role: str, models: Models) -> None:
-        """Run before the first turn of every block, when `role` takes over; to copy a teacher, for instance."""
+        """Run before the first turn of every block that `role` learns in this run; to copy a teacher, for instance."""
         return

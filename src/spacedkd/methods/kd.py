@@ -1,7 +1,7 @@
 """Teacher and student are two networks: online, spaced and offline KD (Sun et al. 2025).
 
 The teacher learns from the labels alone, so its weights depend neither on the student nor on the interval. The
-student learns from the labels, from the frozen teacher's softened classes, and from its features through an adapter:
+student learns from the labels, from the frozen teacher's softened logits, and from its features through an adapter:
 
     teacher   CE(z_t, y)
     student   0.7 CE(z_s, y) + 0.3 KL(z_t -> z_s; T=3) + 0.03 || A(f_s) - f_t ||
@@ -44,14 +44,15 @@ class KD(Distillation, Method):
     teacher_learns: bool = True
     """False keeps a pre-trained teacher as it is"""
     distillation_token: bool = field(default=False, metadata={"later": True})
-    """the head of the student's class token learns from the labels, that of its distillation token from the teacher's
-    logits, and it is evaluated by their mean (DeiT)"""
+    """as in DeiT: the head of the student's class token learns from the labels, the head of its distillation token from
+    the teacher's logits, and the student is evaluated by the mean of both"""
     second_pass: bool = field(default=False, metadata={"later": True})
     """compare the teacher's logits with those of a second pass through the student, under drop-path masks of its own"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         options = [name for name in ("distillation_token", "second_pass") if getattr(self, name)]
+        # A method that builds on KD and overrides one of these may not read the two options.
         is_plain_kd = all(getattr(type(self), name) is getattr(KD, name) for name in ("models", "losses", "terms"))
         if options and not is_plain_kd:
             raise UserError(
@@ -103,13 +104,15 @@ class KD(Distillation, Method):
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         if role == self.chain[0]:
             return self.leader_losses(role, models, batch, progress)
-        with torch.no_grad():
+        with torch.no_grad():  # `adapted=False`: a teacher that is itself a student, as in a chain, has an adapter too
             (teacher,) = models[self.teacher_of(role)](batch.inputs, adapted=False)
+        # A student has one prediction, and a second one with a distillation token or a second pass. Then the second one
+        # replaces the first in the logits' loss.
         student, *distilled = models[role](batch.inputs)
         if self.second_pass:
             distilled = models[role](batch.inputs)
         terms = self.terms(student, teacher, batch.labels, progress)
-        for prediction in distilled:  # at most one, which meets the teacher's logits instead of the first prediction
+        for prediction in distilled:  # none or one
             terms["logit"] = self.logit_weight * self.logit_term(prediction, teacher, batch.labels, progress)
         return terms
 

@@ -50,12 +50,12 @@ class SelfKD(OneNetwork):
     """run the exits in the teacher's turns too: their BatchNorm statistics follow the trunk, their weights stay"""
 
     def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
-        compared: Align = "all-but-deepest" if self.skip_deepest_exit_features else "all"
+        align: Align = "all-but-deepest" if self.skip_deepest_exit_features else "all"
         network = ingredients.network(self.roles[-1])
-        return self.with_snapshot(EarlyExits(network, ingredients.sample, compared if self.feature_weight else "none"))
+        return self.with_snapshot(EarlyExits(network, ingredients.sample, align if self.feature_weight else "none"))
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
-        if role != self.roles[-1]:
+        if role != self.roles[-1]:  # the teacher: the deepest classifier alone, `shallow=False` leaves out the exits
             (deepest,) = models["network"](batch.inputs, shallow=False, along=self.exits_run_along)
             return {"label": self.deepest_weight * cross_entropy(deepest.logits, batch.labels)}
         losses: dict[str, Tensor] = {}
@@ -68,8 +68,8 @@ class SelfKD(OneNetwork):
             losses["label"] = self.deepest_weight * cross_entropy(teacher.logits, batch.labels)
         share = 1 / len(exits) if self.student_reduction == "mean" else 1.0
         for position, exit in enumerate(exits):  # from the deepest exit to the shallowest
-            compared = not (self.skip_deepest_exit_features and position == 0)
-            for name, term in self.terms(exit, teacher, batch.labels, progress, compared).items():
+            with_features = not (self.skip_deepest_exit_features and position == 0)
+            for name, term in self.terms(exit, teacher, batch.labels, progress, with_features).items():
                 total = losses.get(f"exit {name}")
                 losses[f"exit {name}"] = share * term if total is None else total + share * term
         return losses

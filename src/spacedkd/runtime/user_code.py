@@ -21,6 +21,7 @@ from typing import Any
 from spacedkd.runtime.errors import (
     UserCodeError,
     UserError,
+    did_you_mean,
     first_line,
     is_command_line,
     is_out_of_memory,
@@ -104,9 +105,20 @@ def load_object(name: str) -> Any:
         if (frame := _user_frame(error)) is not None:
             raise UserCodeError(f"{name} cannot be imported: {_describe(error)}{_location(frame)}.") from error
         line = (str(error).splitlines() or [repr(error)])[0]
-        raise UserError(f"Cannot load {str(name)!r} ({line}). Write it as package.module:Name.") from error
+        raise UserError(f"Cannot load {str(name)!r} ({line}).{_advice(name, error)}") from error
     _trusted.add(str(name))
     return loaded
+
+
+def _advice(name: str, error: Exception) -> str:
+    """Return what to do about a name of code that could not be loaded, with a space before it."""
+    module, _, attribute = name.partition(":")
+    if NAME.fullmatch(name) and isinstance(error, ModuleNotFoundError):
+        where = "on sys.path" if _finder is None else f"in {_finder.folder} and among installed packages"
+        return f" Modules are looked for {where}."
+    if NAME.fullmatch(name) and isinstance(error, AttributeError):
+        return did_you_mean(attribute, vars(sys.modules.get(module, ModuleType(""))))
+    return " Write it as package.module:Name."
 
 
 def find_imported(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The callbacks that every run has: cost, timer, journal, recording, heartbeat, checkpoint, progress, result.
+"""The callbacks that every run has: cost, timer, journal, recording, heartbeat, checkpoint, progress, user, result.
 
 `guard.Guard`, `students.BestStudent` and `loggers.Loggers` are callbacks too; `session.Session` puts all in order.
 """
@@ -93,8 +93,8 @@ class Callbacks(Callback):
 class Cost(Callback):
     """A counter of every learner's updates, and of the passes and images through every model.
 
-    Forward hooks count the passes, so that a method cannot miscount its own. A forward pass that records gradients is
-    followed by a backward pass. Evaluation is not counted.
+    Forward hooks count the passes, so that a method cannot miscount its own. A forward pass that records gradients
+    counts as a backward pass too. Evaluation is not counted.
     """
 
     def __init__(self, models: Mapping[str, nn.Module], learners: Mapping[str, str]) -> None:
@@ -201,10 +201,10 @@ class JournalCallback(Callback):
     """Makes an entry of every logged loss, skipped update and accuracy; the first process writes the journal."""
 
     def __init__(
-        self, run: ResolvedRun, position: Position, log: Callable[[Mapping[str, Any], float | None], None]
+        self, run: ResolvedRun, position: Position, emit: Callable[[Mapping[str, Any], float | None], None]
     ) -> None:
-        """`log` passes an entry to all callbacks, this one included."""
-        self._run, self._position, self._log_entry = run, position, log
+        """`emit` passes an entry to all callbacks; this one writes it when it gets it back, in `on_log`."""
+        self._run, self._position, self._emit = run, position, emit
         self.journal: Journal | None = None
         """the open journal in the first process, None in all others"""
 
@@ -214,15 +214,18 @@ class JournalCallback(Callback):
 
     def on_step(self, turn: Turn, result: StepResult) -> None:
         if result.skipped:
-            self._log("skipped", turn, {"not_finite": result.skipped})
+            self._add_event("skipped", turn, {"not_finite": result.skipped})
         elif self._run.logs(turn):
             values = {"lr": result.lr, "losses": dict(result.losses)}
-            self._log("loss", turn, values, result.images_per_second)
+            self._add_event("loss", turn, values, result.images_per_second)
 
     def on_evaluate(self, turn: Turn, model: str, scores: Scores) -> None:
-        self._log("accuracy", turn, {"role": model, "accuracy": scores})
+        self._add_event("accuracy", turn, {"role": model, "accuracy": scores})
 
-    def _log(self, event: str, turn: Turn, values: Mapping[str, Any], images_per_second: float | None = None) -> None:
+    def _add_event(
+        self, event: str, turn: Turn, values: Mapping[str, Any], images_per_second: float | None = None
+    ) -> None:
+        """Add the entry of an event after a turn; `values` may name another model in place of the turn's role."""
         epoch = (turn.step + 1) / self._run.steps_per_epoch
         when = {"turn": self._position.turns, "role": turn.role, "step": turn.step, "epoch": epoch}
         self.add({"event": event, **when, **values}, images_per_second)
@@ -230,7 +233,7 @@ class JournalCallback(Callback):
     def add(self, entry: Mapping[str, Any], images_per_second: float | None = None) -> None:
         """Pass an entry to all callbacks in the first process; do nothing in others, which log nothing."""
         if self.journal is not None:
-            self._log_entry(entry, images_per_second)
+            self._emit(entry, images_per_second)
 
     def on_log(self, entry: Mapping[str, Any], images_per_second: float | None) -> None:
         if self.journal is not None:
@@ -267,6 +270,7 @@ class RecordingCallback(Callback):
 
 
 HEARTBEAT_SECONDS = 5.0
+"""time between two writes of the heartbeat's file"""
 _NOT_IN_HEARTBEAT = ("accuracy", "losses", "lr")
 """fields of an event that are in the journal; reading losses synchronises with the device"""
 
@@ -473,7 +477,10 @@ class CheckpointCallback(Callback):
         self._thread.start(work)
 
     def close(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Wait for a save that is being written; its error must not replace an earlier error of the run."""
+        """Wait for a save that is being written; its error must not replace an earlier error of the run.
+
+        It has the arguments of `__exit__`: the session's ExitStack calls it.
+        """
         try:
             self._thread.wait()
         except BaseException:
@@ -519,7 +526,7 @@ class ProgressCallback(Callback):
         self._emit(self._event(role, step)._replace(waiting=waiting))
 
     def on_end(self) -> None:
-        last = [*self._run.timeline.blocks(after=len(self._run.timeline) - 1)][-1].role
+        last = next(self._run.timeline.after(len(self._run.timeline) - 1)).role  # the role of the last turn
         if last in self._replay.trajectories:  # a replayed role had no turn here, and so no event
             self._emit(self._event(last, self._run.total_steps)._replace(accuracy=self._replay.accuracy.get(last)))
 

@@ -1,8 +1,8 @@
 """The training loop: blocks of turns that roles take, and callbacks that follow them.
 
 A role is trained in this run, or replayed from a trajectory that another run recorded; the loop cannot tell which.
-Whatever only follows training (guard, cost, timer, journal, loggers, best student, checkpoint, progress, heartbeat) is
-a callback; `session.Session` makes them, in the one order that their guarantees need.
+Whatever only follows training (guard, cost, timer, journal, loggers, best student, recording, checkpoint, progress,
+heartbeat, result) is a callback; `session.Session` makes them, in the one order that their guarantees need.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ class StepResult:
 
 
 class Event(NamedTuple):
-    """The state of a run after a turn, or while it waits; the argument of the function `train(callback=...)` is given.
+    """The state of a run after a turn, or while it waits: what the function of `train(callback=...)` is called with.
 
     >>> def callback(event: Event) -> None:
     ...     print(f"{event.role}: epoch {event.epoch:.1f} of {event.epochs:g}")
@@ -53,9 +53,9 @@ class Event(NamedTuple):
     waiting: str = ""
     """snapshot or process that the run waits for; empty while it trains"""
     step: int = 0
-    """the role's step after this turn"""
+    """the step after the one that was learned: where no step is left out, the number of steps the role has done"""
     steps: int = 0
-    """the role's step after its last turn"""
+    """what `step` is after the role's last turn"""
     epochs: float = 0.0
     """epochs of the whole run"""
     losses: Mapping[str, float] = {}
@@ -95,7 +95,11 @@ class Role(Protocol):
 
 
 class Callback:
-    """A follower of the training loop; every method does nothing unless a subclass overrides it."""
+    """A follower of the training loop; every method does nothing unless a subclass overrides it.
+
+    For one turn the loop calls `before_step`, `on_step`, then `on_evaluate` for each model that is evaluated after this
+    turn, then `on_turn_end`. `on_log` and `on_event` are called from within these by other callbacks.
+    """
 
     def before_step(self, turn: Turn) -> None:
         """Called before a role takes a turn."""
@@ -156,7 +160,7 @@ def training_loop(
     callbacks: Callback,
     stop: StopFlag,
 ) -> Iterator[Turn]:
-    """Take the remaining turns of a run, and yield each when it is done; end early when `stop` returns True."""
+    """Take the remaining turns of a run, and yield each when it is done; end early when a poll of `stop` is True."""
     previous = position.role
     for block in run.timeline.blocks(after=position.turns):
         role = roles[block.role]
@@ -168,14 +172,14 @@ def training_loop(
             callbacks.before_step(turn)
             result = role.step(turn, batches)
             position.turns, position.role = number, turn.role
-            stops = stop.poll()
+            must_stop = stop.poll()
             callbacks.on_step(turn, result)
             if run.evaluates(turn):
                 for model, scores in role.evaluate(turn):
                     callbacks.on_evaluate(turn, model, scores)
             callbacks.on_turn_end(turn)
             yield turn
-            if stops and number < len(run.timeline):  # after the last turn the run is not stopped but ended
+            if must_stop and number < len(run.timeline):  # after the last turn the run is not stopped but ended
                 return callbacks.on_stop()
         previous = block.role
     for role in roles.values():

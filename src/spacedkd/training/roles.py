@@ -1,10 +1,10 @@
 """The roles of a run: trained here, or replayed from a trajectory that another run recorded.
 
-A step of a `TrainedRole` splits the batch into micro-batches; `Learner.update` computes the losses of each with
+`TrainedRole.step` splits the batch into micro-batches; `Learner.update` computes the losses of each with
 `TrainedRole.compute_losses`, which calls the method's `losses`.
 
-A `ReplayedRole` only notes which of its blocks were skipped. The next role that learns waits for the snapshots of the
-replayed roles before it and loads them: no other role reads their weights earlier.
+A `ReplayedRole` only notes which of its blocks were skipped. `TrainedRole.begin` of the next role that learns waits for
+the snapshots of those blocks and loads them: no role reads the replayed weights earlier.
 """
 
 import math
@@ -67,7 +67,7 @@ class TrainedRole:
         with explain_errors(self.state.run.spec, Turn(block.role, block.steps[0])):
             yield from self._replay.load(self._all_ready)
             self.state.activate(self.name)
-            if previous != self.name:  # equal where a block is resumed in its middle
+            if previous != self.name:  # equal where a block is resumed in its middle: this was done at its start
                 for teacher in self.state.run.roles[: self.state.run.roles.index(self.name)]:
                     # Of all averages only the one that this role sees: others are refreshed where they are recorded.
                     if (average := self.state.run.average_seen(teacher)) is not None:
@@ -88,15 +88,15 @@ class TrainedRole:
                     for micro_batch in self._split(extra, next(batches)):
                         self.compute_losses(micro_batch)
             micro_batches, lr = self._split(turn, next(batches)), run.lr(turn)
-            undo = self.guard.before_update(self.name)
+            undo_if_not_finite = self.guard.before_update(self.name)
             losses = self.learner.update(micro_batches, self.compute_losses, lr)
-            skipped = undo(losses)
+            skipped = undo_if_not_finite(losses)  # "", or what was not finite
             if not skipped:
                 self.state.update_others(self.name, turn.step, lr)
         return StepResult(LossValues(losses), self.learner.lr, self.state.stream.size(turn.step), skipped)
 
     def _split(self, turn: Turn, batch: Batch) -> list[MicroBatch]:
-        """Move a turn's batch to the device and cut it into as many micro-batches as the spec's `accumulate` says."""
+        """Move a turn's batch to the device and cut it into `spec.accumulate` micro-batches."""
         state, size = self.state, self.state.stream.size(turn.step)
         parts = batch.to(state.fabric.device, state.channels_last).parts(state.run.spec.accumulate)
         # Ranks average their gradients, so a rank with a larger part of the batch must count for more.
@@ -120,7 +120,7 @@ class TrainedRole:
         return losses
 
     def evaluate(self, turn: Turn) -> Iterator[tuple[str, Scores]]:
-        """Yield the accuracy of the role's model, and of the student's average or of a student that moved with it."""
+        """Yield the accuracy of the role's model, and of other models that are evaluated then: see `evaluate_role`."""
         at_end = self.position.turns == len(self.state.run.timeline)
         with explain_errors(self.state.run.spec, turn), self.guard.evaluating(turn):
             yield from evaluate_role(self.state, self.name, at_end)
@@ -154,8 +154,9 @@ def _shape(loss: Any) -> str:
 def evaluate_role(state: TrainingState, role: str, at_end: bool) -> Iterator[tuple[str, Scores]]:
     """Yield the accuracy of a role's model after its turn, and of other models that are evaluated then, by name.
 
-    After a turn of the student its average is evaluated too. After the run's last turn (`at_end`) the student is, if
-    another role took that turn and may have moved the student: reported accuracies are those of the saved weights.
+    After a turn of the student the average of its weights is evaluated too. After the run's last turn (`at_end`) the
+    student is evaluated even if another role took that turn, where that role may have changed the student's model:
+    reported accuracies are those of the saved weights.
     """
     learner, student = state.learner(role), state.run.roles[-1]
     scores = evaluate_model(state, learner.frozen, learner.module, role)
@@ -171,8 +172,8 @@ def evaluate_role(state: TrainingState, role: str, at_end: bool) -> Iterator[tup
 def evaluate_model(state: TrainingState, model: nn.Module, module: nn.Module, name: str | None = None) -> Scores:
     """Return the accuracy of every head of a model on every split of the data that is not trained on.
 
-    `module` is the model without the wrappers of devices and precision; it knows its heads, and its mode is restored.
-    With a `name`, which the message has, logits that are not finite are refused: `NotFinite`, in all processes.
+    `module` is the model without the wrappers of devices and precision; it has `head_names`, and its mode is restored.
+    With a `name`, logits that are not finite raise `NotFinite` in all processes, and the message has the name.
     """
     fabric, spec = state.fabric, state.run.spec
     was_training = module.training
@@ -193,15 +194,15 @@ def evaluate_model(state: TrainingState, model: nn.Module, module: nn.Module, na
         not_finite[split] = dict(zip(names, undefined, strict=True))
     module.train(was_training)
     if name is not None:
-        for split, undefined in not_finite.items():
-            _check_defined(state.data.evaluated_splits()[split], split, undefined, name)
+        for split, counts_by_head in not_finite.items():
+            _check_logits(state.data.evaluated_splits()[split], split, counts_by_head, name)
     return scores
 
 
-def _check_defined(items: Images | Encoded | Items, split: str, undefined: Mapping[str, int], name: str) -> None:
-    """Refuse logits that are not finite; where an input is the cause, name it."""
+def _check_logits(items: Images | Encoded | Items, split: str, not_finite: Mapping[str, int], name: str) -> None:
+    """Refuse images whose logits are not finite, counted by head; where an input is the cause, name it."""
     try:
-        check_finite(undefined, [*undefined.values()], len(items), f"{split} images by the {name}")
+        check_finite(not_finite, [*not_finite.values()], len(items), f"{split} images by the {name}")
     except NotFinite as error:
         row = items.first_not_finite() if isinstance(items, Items) else None
         source = "training" if split == "holdout" else split  # held-out items have their row of the training data
@@ -251,7 +252,7 @@ class ReplayedRole:
 def make_roles(
     state: TrainingState, position: Position, *, cost: Cost, guard: Guard, replay: Replay, all_ready: AllReady
 ) -> dict[str, Role]:
-    """Return the roles of a run by name: trained, or replayed where their trajectory is known."""
+    """Return the roles of a run by name: replayed where `state.replayed` has their trajectory, else trained."""
     roles: dict[str, Role] = {}
     for name in state.run.roles:
         if name in state.replayed:

@@ -132,7 +132,7 @@ class Session:
         ]
 
     def turns(self, stop: CollectiveStop | None = None) -> Iterator[Turn]:
-        """Train, and yield every turn when it is done; end early when `stop` returns True."""
+        """Train, and yield every turn when it is done; end early when a poll of `stop` is True."""
         state, run = self.state, self.state.run
         stop = stop or CollectiveStop(state.fabric, never_stop)
         self.callbacks.start(self.callbacks_in_order())
@@ -141,6 +141,7 @@ class Session:
             state, self.position, cost=self.cost, guard=self.guard, replay=self.replay, all_ready=stop.all_ready
         )
         trained = (turn for turn in run.timeline.after(self.position.turns) if turn.role not in state.replayed)
+        # The order in which `TrainedRole.step` takes batches: that of a forward-only turn comes before its update's.
         views = (
             run.views(turn)
             for update in trained
@@ -152,7 +153,7 @@ class Session:
             yield from training_loop(run, self.position, roles, loaded, self.callbacks, stop)
 
     def train(self, stop: CollectiveStop | None = None) -> None:
-        """Take all remaining turns, or those until `stop` returns True."""
+        """Take all remaining turns, or those until a poll of `stop` is True."""
         try:
             for _ in self.turns(stop):
                 pass
@@ -206,13 +207,13 @@ class Session:
             except Moved:
                 raise
             except UserError:
-                is_first = self.position.turns == turns_before and not self.replay.has_skipped
-                if is_new and is_first:  # a mistake that shows at the first step
+                no_turn_done = self.position.turns == turns_before and not self.replay.has_skipped
+                if is_new and no_turn_done:  # a mistake that shows at the first step leaves no folder
                     self.folder.discard()
                 raise
 
     def _take_folder(self, start: Start) -> bool:
-        """Prepare the locked folder for this run; return whether no run was there before."""
+        """Prepare the locked folder for this run; return whether no run was in it before."""
         folder, spec = self.folder, self.state.run.spec
         is_new = not folder.spec.exists()
         if is_new:
@@ -255,7 +256,11 @@ class Session:
 
     @contextmanager
     def _report_progress(self, entries_before: list[Mapping[str, Any]]) -> Iterator[None]:
-        """Report progress to `spacedkd status` and to loggers; `entries_before` is the journal before it was cut."""
+        """Report progress to `spacedkd status` and to loggers.
+
+        `entries_before` is the journal before opening it cut off the entries after the checkpoint; loggers may have
+        seen those already.
+        """
         if self.journal.journal is None:
             yield
             return

@@ -58,9 +58,9 @@ def average_updates_to_record(run: ResolvedRun, role: str) -> list[int]:
 
 def _updates_seen_by(run: ResolvedRun, role: str, schedules: Iterable[Schedule]) -> list[int]:
     """Return the updates after which students of these schedules see a role, and its last update."""
-    roles = (*run.method.roles, "follower")
-    if role != run.method.roles[-1]:
-        roles = run.method.roles
+    roles = run.method.roles
+    if role == roles[-1]:  # it is recorded as the teacher of other runs, whose student comes after it
+        roles = (*roles, "follower")
     updates = {run.stops[role]}
     for schedule in schedules:
         in_run = in_steps(schedule, run.steps_per_epoch, run.total_steps)
@@ -77,6 +77,7 @@ class TrajectoryRecorder:
     ) -> None:
         """Record the roles in `settings`: role -> settings that determine its weights."""
         self.folder, self.settings = folder, {**settings}
+        # A trajectory is that of a role, with the role's name, or that of an average of the role's weights.
         self._role_of: dict[str, str] = {}  # name of a trajectory -> the role whose turns change its weights
         self._writers: dict[str, TrajectoryWriter] = {}
         for role in settings:
@@ -151,7 +152,8 @@ class TrajectoryWriter:
     def open(self, done: int, journal: Iterable[Entry]) -> None:
         """Resume after the last complete snapshot, when the role has made `done` updates already.
 
-        The updates between them were made before recording began, or are made again with the same bits.
+        Updates after that snapshot and up to `done` were made before recording began: they get no snapshots. If the
+        snapshot is later than `done`, the updates between are made again, with the same bits, and not written again.
         """
         self.run.make(self.store.folder)
         self._journal.open()
@@ -182,7 +184,7 @@ class TrajectoryWriter:
 
 
 class JournalHash:
-    """A running SHA-256 of the lines of a journal."""
+    """A running SHA-256 of the lines of a role's journal."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -278,7 +280,10 @@ class JournalReader:
         return max(self.costs, default=0)
 
     def refresh(self) -> None:
-        """Read new lines up to the last snapshot; a line that was changed raises `SnapshotsGone`."""
+        """Read new lines up to the last snapshot; a line that was changed raises `SnapshotsGone`.
+
+        Lines after the last snapshot are read again by the next call: they may be unfinished.
+        """
         if not self.run.exists(self.file):
             return
         entries: list[Entry] = []

@@ -97,7 +97,7 @@ class Replay:
         averages: Mapping[str, RecordedTrajectory],
         write: Callable[[Entry], None],
     ) -> None:
-        """Replay a trajectory for each replayed role, and one for its average, if other roles see the average.
+        """Replay `trajectories` and `averages`, each by the role in this run; averages are those that other roles see.
 
         `write` adds an entry to the journal of this run.
         """
@@ -151,7 +151,7 @@ class Replay:
         return {trajectory.role: trajectory.mark_save() for trajectory in self._all()}
 
     def release(self, oldest: Mapping[str, int], folder: RunFolder) -> None:
-        """Release the snapshots before `oldest`, after a save.
+        """Release the snapshots that no checkpoint needs any more, those before `oldest`; called after a save.
 
         A run of a comparison writes `oldest` to passed.json: the comparison removes a snapshot when all its runs have
         released it. In a pipeline no other run replays the teacher, so its snapshots are removed here.
@@ -212,14 +212,13 @@ def read_oldest_needed(folder: RunFolder) -> Mapping[str, int]:
         document = read_small_json(folder.passed, within=folder.path)
         oldest, fingerprint = document["versions"], document["fingerprint"]
         positions = checkpoint.positions(folder.checkpoint)
-        is_whole = document == _needed_document(oldest, fingerprint) and {name for name, _ in positions} == {
-            fingerprint
-        }
+        is_undamaged = document == _needed_document(oldest, fingerprint)
+        is_of_this_run = {checkpoint_fingerprint for checkpoint_fingerprint, _ in positions} == {fingerprint}
         most = min((turns for _, turns in positions), default=0)
         is_possible = all(type(update) is int and 0 <= update <= most for update in oldest.values())
     except (LookupError, TypeError, AttributeError, Damaged):
         return {}
-    return oldest if is_whole and is_possible else {}
+    return oldest if is_undamaged and is_of_this_run and is_possible else {}
 
 
 # Before a replay begins

@@ -7,7 +7,7 @@
 
 Our own files are safetensors with a checksum, and are never partly written. A recorded run also has its index,
 `path/path.json`: the settings that determine the weights of each role, and the updates after which snapshots are, or
-will be, recorded.
+will be, recorded. In files, "path" is an older word for a trajectory and "version" one for a number of updates.
 """
 
 import difflib
@@ -45,7 +45,7 @@ from spacedkd.runtime.locks import is_held
 
 POLL_SECONDS = 0.2
 Settings = Mapping[str, Any]
-"""setting name (used in error messages) -> value that determines the weights of a role"""
+"""settings that determine the weights of a role, by the names they have in error messages"""
 
 
 class SnapshotStore(ABC):
@@ -101,11 +101,11 @@ class SnapshotStore(ABC):
 
 
 def poll(folder: Path, awaited: str, seconds: float) -> Iterator[None]:
-    """Yield once, and then repeatedly until the seconds are over; a notice names what is awaited."""
+    """Yield once, and then every `POLL_SECONDS` until the seconds are over; a notice names what is awaited."""
     end = time.monotonic() + seconds
     yield
     if seconds:
-        processes.print_notice(f"waiting for {folder} to leave {awaited}, {seconds:g} s at the most")
+        processes.print_notice(f"waiting {seconds:g} s at the most for {folder} to get {awaited}")
     while (rest := end - time.monotonic()) > 0:
         time.sleep(min(POLL_SECONDS, rest))
         yield
@@ -168,7 +168,7 @@ def read_lightning(file: Path) -> dict[str, Tensor]:
     weights = checkpoint.get("state_dict") if isinstance(checkpoint, dict) else None
     if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise UserError(f"{file} holds no weights: it must have a state_dict of tensors, as Lightning writes it.")
-    batches, optimizer_steps = _progress(checkpoint)
+    batches, optimizer_steps = _lightning_counts(checkpoint)
     if optimizer_steps > batches:
         raise UserError(
             f"{file.name} counts {optimizer_steps} steps of all optimizers in {batches} batches, and a step of spaced "
@@ -177,8 +177,8 @@ def read_lightning(file: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _progress(checkpoint: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the batches of a checkpoint and the steps of manual optimisation in them, or zeros if it has neither."""
+def _lightning_counts(checkpoint: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the batches of a checkpoint and the steps of manual optimisation in them; zeros if it lacks the counts."""
     try:
         loop = checkpoint["loops"]["fit_loop"]
         manual = loop["epoch_loop.manual_optimization.optim_step_progress"]["total"]["completed"]
@@ -267,7 +267,7 @@ def _check_equal(file: Path, tensors: Mapping[str, Tensor]) -> None:
     saved = _read_safetensors(file)
     if saved.keys() != tensors.keys() or not all(_equal_bits(saved[name], tensors[name]) for name in tensors):
         raise UserError(
-            f"{file} holds other weights than this run has after as many updates: it is of another run, or a resume "
+            f"{file} holds other weights than this run has after as many updates: it is from another run, or a resume "
             "did not give the same bits. Choose another folder, delete this one, or give overwrite=True."
         )
 
@@ -321,6 +321,7 @@ class RunSnapshots(SnapshotStore):
         return self.file(update)
 
     def _metadata(self, update: int) -> dict[str, str]:
+        """Return what the file says of itself, so that a snapshot that was moved or renamed is refused."""
         return {"role": self.role, "version": str(update)}
 
     def remove_before(self, update: int) -> None:
@@ -418,7 +419,7 @@ def state_of(network: nn.Module) -> dict[str, Tensor]:
     state = unwrapped(network).state_dict()
     for name, value in state.items():
         if not isinstance(value, Tensor) or isinstance(value, DTensor):
-            kind = "spread over processes" if isinstance(value, DTensor) else type(value).__name__
+            kind = "sharded over processes" if isinstance(value, DTensor) else type(value).__name__
             raise UserError(f"{name} of {type(network).__name__} is {kind}: a snapshot holds whole tensors alone.")
     return state
 
@@ -464,7 +465,7 @@ def _describe_names(
     if missing:
         near = [name for name in tensors if name.endswith(f".{missing[0]}")]
         near = near or difflib.get_close_matches(missing[0], tensors, n=2, cutoff=0.4)
-        instead = f", near it is {' or '.join(map(repr, near[:2]))}" if near else ""
+        instead = f"; a similar name there is {' or '.join(map(repr, near[:2]))}" if near else ""
         parts.append(f"{missing[0]!r} is missing in the file ({_count_names(missing)}){instead}")
     if extra:
         near = difflib.get_close_matches(extra[0], expected, n=1, cutoff=0.4)
