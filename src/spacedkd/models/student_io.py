@@ -164,11 +164,23 @@ def _save_user_network(network: nn.Module, config: dict[str, Any], info: DataInf
 def _open_timm(file: Path) -> nn.Module:
     """Return the timm network of a student's folder, with its weights."""
     try:
+        _check_described_size(file)
         with weights_only():
             network: nn.Module = timm.create_model(f"local-dir:{file.parent}", pretrained=True)
         return network
     except Exception as error:  # damaged files fail in many ways
         raise UserError(f"The student in {file.parent} cannot be opened: {error_sentence(error)}") from None
+
+
+def _check_described_size(file: Path) -> None:
+    """Refuse a config.json that describes a larger network than the weights beside it, before memory is taken for it."""
+    with safe_open(file, framework="pt") as weights:
+        held = sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118, no mapping
+    with weights_only(), torch.device("meta"):  # on which tensors have shapes and no memory
+        network: nn.Module = timm.create_model(f"local-dir:{file.parent}", pretrained=False)
+    described = sum(tensor.numel() for tensor in network.state_dict().values())
+    if described > 2 * held:
+        raise ValueError(f"config.json describes a network of {described:,} numbers, and its weights hold {held:,}")
 
 
 STUDENTS = {"last": ".", "average": "average", "best": "best"}
