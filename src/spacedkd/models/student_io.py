@@ -173,7 +173,7 @@ def _open_timm(file: Path) -> nn.Module:
 
 
 def _check_described_size(file: Path) -> None:
-    """Refuse a config.json that describes a larger network than the weights beside it, before memory is taken for it."""
+    """Refuse a config.json that describes a larger network than its weights hold, before memory is taken for it."""
     with safe_open(file, framework="pt") as weights:
         held = sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118, no mapping
     with weights_only(), torch.device("meta"):  # on which tensors have shapes and no memory
