@@ -205,7 +205,8 @@ def forecasts(
     first = resolve(runs[0][0], objects, library)
     for role in first.roles[:-1] if first.spec.engine.pipeline else shared_roles(first):
         check_shareable(first, role)
-    state = build_state(replace(first, spec=replace(first.spec, record=(), record_average=(), teacher_path=None)))
+    alone = replace(first.spec, record=(), record_average=(), teacher_path=None, cache_targets=False, targets_path=None)
+    state = build_state(replace(first, spec=alone))
     start_seconds = time.perf_counter() - began
     with tempfile.TemporaryDirectory() as temporary:
         measurement = _measure(state, RunFolder(Path(temporary) / "run"), seconds)
