@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from spacedkd.cli.command_log import log_command, read_commands
-from spacedkd.cli.console import console, say, say_error, until_stopped
+from spacedkd.cli.console import console, log_command, read_commands, say, say_error, until_stopped
 from spacedkd.cli.flags import Given, flag, given_flags, parse
 from spacedkd.cli.overrides import SCHEDULE_FLAGS, check_other_init, to_spec
 from spacedkd.cli.progress import jobs_progress
