@@ -350,10 +350,8 @@ def table_results(
     if unjudged:
         for effect in effects:
             effect |= {"verdict": None, "why": ""}
-    verdicts = [effect["verdict"] for effect in effects if effect["verdict"] is not None]
     main, claims = _main_metric(cells), {table.claims, *(cell.claims for cell in cells if cell.claims)}
     rule = verdict.rule(claims, table.fitted, bool(table.summaries))
-    sentence = verdict.sentence(verdicts, _count_claimed(table, all_cells))
     return {
         "name": named.name,
         "title": table.title,
@@ -370,14 +368,20 @@ def table_results(
         "contrasts": contrasts,
         "fits": fits,
         "summaries": summaries,
-        "verdict": {
-            "agrees": verdicts.count("agrees"),
-            "disagrees": verdicts.count("disagrees"),
-            "smaller than the paper's": verdicts.count(verdict.SMALLER),
-            "cannot tell": verdicts.count("cannot tell"),
-            "sentence": f"Not judged: {unjudged}." if unjudged else sentence,
-        },
+        "verdict": _count_verdicts(effects, _count_claimed(table, all_cells), unjudged),
         "notes": [*table.notes],
+    }
+
+
+def _count_verdicts(effects: Iterable[Any], claimed: int, unjudged: str) -> VerdictCounts:
+    """Return how often each verdict was given, and the sentence about them; `claimed` effects are of the claim."""
+    verdicts = [effect["verdict"] for effect in effects if effect["verdict"] is not None]
+    return {
+        "agrees": verdicts.count("agrees"),
+        "disagrees": verdicts.count("disagrees"),
+        "smaller than the paper's": verdicts.count(verdict.SMALLER),
+        "cannot tell": verdicts.count("cannot tell"),
+        "sentence": f"Not judged: {unjudged}." if unjudged else verdict.sentence(verdicts, claimed),
     }
 
 
