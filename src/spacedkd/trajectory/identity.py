@@ -173,7 +173,7 @@ def describe_setting(settings: Settings, name: str, most: int = 60) -> str:
 
 
 def as_json(settings: Settings) -> dict[str, Any]:
-    """Return settings as they are read from a file: JSON has lists for tuples. Those that it cannot have are refused."""
+    """Return settings as they are read from a file, where lists stand for tuples; refuse what JSON cannot have."""
     try:
         plain: dict[str, Any] = json.loads(json.dumps(dict(settings)))
     except (TypeError, ValueError) as error:
