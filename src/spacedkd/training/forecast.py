@@ -447,7 +447,7 @@ def _measure_role(role: str, session: Session, seconds: float) -> Step:
         return {name: count // size if name.endswith("images") else count for name, count in added.items()}
 
     first = take_counted(few[0])
-    with _saved_for_backward(run.spec.accumulate > 1) as saved, _count_flops() as flops:
+    with _saved_for_backward(run.spec.accumulate > 1) as saved, count_flops() as flops:
         later = take_counted(few[1])
     times = [_time(state, lambda: next(turns)) for _ in range(FEWEST_STEPS)]
     affordable = min(MOST_STEPS, int(seconds / statistics.median(times)))
@@ -527,7 +527,8 @@ _CPU_ATTENTION = {
 """attention on CPUs, which torch's counter leaves out"""
 
 
-def _count_flops() -> FlopCounterMode:
+def count_flops() -> FlopCounterMode:
+    """Return a context that counts the floating-point operations in it."""
     counter = FlopCounterMode(display=False, custom_mapping=_CPU_ATTENTION)
     counter.mod_tracker = _NoModules()  # type: ignore[assignment]
     return counter

@@ -32,7 +32,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, distributed, nn
 
-from spacedkd.config.resolve import ResolvedRun
+from spacedkd.config.resolve import ResolvedRun, make_stream
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import TARGETS_FORM, RunSpec, check_folder, read_spec, teacher_settings
 from spacedkd.data.stream import View
@@ -506,7 +506,7 @@ def target_settings(
     teacher, spec, student = teacher_of(run), run.spec, run.method.roles[-1]
     role = next((role for role in run.method.roles[:-1]), teacher)
     updates = [*updates_by_step(run.timeline.after(0), role, by=student)]
-    has_features = bool(getattr(run.method, "feature_weight", True))
+    has_features = uses_features(run.method)
     form = parse_form(spec.targets_form)
     form.check_classes(len(run.data.info.classes))
     _check_draws(form, run.method)
@@ -523,6 +523,11 @@ def target_settings(
         OUTPUTS: ["logits", "features"] if has_features else ["logits"],
         FEATURES: getattr(models[teacher], "features_name", type(models[teacher]).__name__) if has_features else None,
     }
+
+
+def uses_features(method: Method) -> bool:
+    """Return whether a method uses its teacher's features; of a method without a weight for them it is not known."""
+    return bool(getattr(method, "feature_weight", True))
 
 
 def _frozen_settings(run: ResolvedRun, teacher: nn.Module) -> dict[str, Any]:
@@ -568,16 +573,21 @@ def _check_draws(form: TargetsForm, method: Method) -> None:
         raise UserError(f"targets_form {form} is for a KL of the logits as they are, and here is {others[0]}.")
 
 
-def bytes_of_targets(run: ResolvedRun, example: Prediction, settings: Settings) -> int:
-    """Return the size on disk of all targets of a run; `example` is the teacher's prediction for some items."""
-    form, items = parse_form(run.spec.targets_form), len(example.logits)
+def bytes_per_item(run: ResolvedRun, teacher: nn.Module) -> int:
+    """Return the bytes on disk of the targets of one item, from the teacher's outputs for the data's sample."""
+    with torch.no_grad():
+        (example,) = teacher(run.data.info.sample)
+    form = parse_form(run.spec.targets_form)
     tensors = [*form.encode(example.logits, seed=0).values()]
-    if FEATURES in settings[OUTPUTS]:
+    if uses_features(run.method):
         tensors.append(form.encode_features(example.features))
-    student = run.method.roles[-1]
-    steps = [turn.step for turn in run.timeline.after(0) if turn.role == student]
-    sizes = min(run.spec.batch_size, run.data.count)
-    return sum(tensor.nbytes for tensor in tensors) * len(steps) * sizes // items
+    return sum(tensor.nbytes for tensor in tensors) // len(example.logits)
+
+
+def items_of_student(run: ResolvedRun) -> int:
+    """Return the number of items in all batches of the student, as often as it sees them."""
+    stream = make_stream(run.spec, run.data, 0, 1)
+    return sum(stream.size(turn.step) for turn in run.timeline.after(0) if turn.role == run.method.roles[-1])
 
 
 # In the teacher's place among the models of a run
