@@ -7,7 +7,7 @@ more.
 
 import json
 import shutil
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -222,23 +222,15 @@ def share_targets(jobs: Sequence[Job], targets: Mapping[str, CacheableTargets | 
     Those of a teacher that learns must replay one recorder, because its journal is theirs too. Jobs that have begun are
     not changed.
     """
-    groups: dict[tuple[int, str, str | None], list[Job]] = {}
+    groups: dict[tuple[int, str, str | None], list[tuple[Job, CacheableTargets]]] = {}
     for job in jobs:
         own = targets.get(job.label)
         if own is not None and not job.begun:
             recorder = str(resolve_links(job.folder)) if job.spec.record else job.spec.teacher_path
-            groups.setdefault((job.seed, own.name, recorder), []).append(job)
+            groups.setdefault((job.seed, own.name, recorder), []).append((job, own))
     changed: dict[Path, Job] = {}
     for group in groups.values():
-        # A writer with features, if there is one; and the recorder, whose student is the first to be trained.
-        writer = min(group, key=lambda job: (targets[job.label].features is None, not job.spec.record))  # type: ignore[union-attr]
-        own = targets[writer.label]
-        assert own is not None
-        readers = [
-            job
-            for job in group
-            if job is not writer and own.covers(targets[job.label]) and (job.spec.teacher_path or not _learns(job))  # type: ignore[arg-type]
-        ]
+        writer, own, readers = max(_possible_writers(group), key=lambda possible: len(possible[2]))
         if readers and _has_room(own.size, writer.folder):
             path = str(resolve_links(writer.folder))
             changed[writer.folder] = writer._replace(spec=replace(writer.spec, cache_targets=True))
@@ -247,9 +239,21 @@ def share_targets(jobs: Sequence[Job], targets: Mapping[str, CacheableTargets | 
     return [changed.get(job.folder, job) for job in jobs]
 
 
-def _learns(job: Job) -> bool:
-    """Return whether the teacher of a job learns."""
-    return len(resolve_method(job.spec)[0].roles) > 1
+def _possible_writers(
+    group: Sequence[tuple[Job, CacheableTargets]],
+) -> Iterator[tuple[Job, CacheableTargets, list[Job]]]:
+    """Yield every job of a group with the jobs that could read its targets; the recorder comes first.
+
+    The recorder itself reads none: it trains the teacher, before anybody can write.
+    """
+    for writer, own in sorted(group, key=lambda member: not member[0].spec.record):
+        others = [(job, theirs) for job, theirs in group if job is not writer and not job.spec.record]
+        yield writer, own, [job for job, theirs in others if own.covers(theirs) and _has_teacher(job)]
+
+
+def _has_teacher(job: Job) -> bool:
+    """Return whether another run trains the teacher of a job, or nobody does because it never learns."""
+    return job.spec.teacher_path is not None or len(resolve_method(job.spec)[0].roles) == 1
 
 
 def _has_room(size: int, folder: Path) -> bool:
@@ -298,7 +302,9 @@ def restart_without_teacher(job: Job) -> Job:
 
 def teacher_job(recorder: Job) -> Job:
     """Return the job that trains the teacher of a run alone, within the run's folder, and records it."""
-    spec = replace(recorder.spec.without_average(), only=_recorded_roles(recorder)[0])
+    spec = recorder.spec.without_average()
+    spec = replace(spec, cache_targets=False, targets_path=None, targets_form="whole")  # which are of the student
+    spec = replace(spec, only=_recorded_roles(recorder)[0])
     return Job(f"teacher of {recorder.label}", recorder.seed, spec, RunFolder(recorder.folder).teacher)
 
 
