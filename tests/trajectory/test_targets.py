@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from spacedkd import (
@@ -26,6 +27,7 @@ from spacedkd import (
     Targets,
     UserError,
     Window,
+    forecast,
     read_spec,
     train,
 )
@@ -314,6 +316,99 @@ def test_other_forms_give_one_student_however_it_comes_to_its_targets(tmp_path: 
 def test_whole_targets_are_no_part_of_a_fingerprint() -> None:
     for change in ({"cache_targets": True}, {"targets_path": "runs/other"}, {"targets_form": "whole"}):
         assert replace(SHORT, **change).fingerprint() == SHORT.fingerprint()  # type: ignore[arg-type]
+
+
+def test_the_plan_has_the_size_of_the_targets(written: Path) -> None:
+    files = [load_file(file) for file in (written / "targets").glob("*.safetensors")]
+    size = sum(tensor.nbytes for tensors_of_file in files for tensor in tensors_of_file.values())
+    planned = forecast(replace(SHORT, cache_targets=True), seconds=0.01)
+    assert planned.disk.targets == size == 80 * 4 * (10 + 32)
+    assert planned.disk.needed - forecast(SHORT, seconds=0.01).disk.needed > size
+
+
+# Targets in other training loops.
+
+
+def outputs(step: int) -> tuple[Tensor, Tensor]:
+    """Return logits and features of a step; batches are of two sizes."""
+    generator = torch.Generator().manual_seed(step)
+    items = 3 if step % 5 == 4 else 4
+    return torch.randn(items, 7, 11, generator=generator), torch.randn(items, 6, generator=generator)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    settings = {"teacher": "mine", "sizes": (3, 4)}
+    with Targets(tmp_path / "new/targets", settings=settings) as targets:
+        for step in range(130):
+            assert step not in targets
+            logits, hidden = outputs(step)
+            targets.write(step, logits, hidden=hidden)
+            assert targets.read(step)["logits"].equal(logits)
+    again = Targets(tmp_path / "new/targets", settings=settings)
+    assert again.steps == [*range(130)]
+    assert {*again.outputs} == {"logits", "hidden"}
+    assert [path.name for path in sorted((tmp_path / "new/targets").glob("*.safetensors"))] == [
+        "000000000-000000127.safetensors",
+        "000000128-000000129.safetensors",
+    ]
+    for step in (0, 4, 127, 128, 129):
+        logits, hidden = outputs(step)
+        assert again.read(step)["logits"].equal(logits)
+        assert again.read(step)["hidden"].equal(hidden)
+    with pytest.raises(TargetsGone, match="130"):
+        again.read(130)
+
+
+def test_a_writer_that_was_killed_writes_the_rest(tmp_path: Path) -> None:
+    def write(steps: range, flush: bool) -> None:
+        targets = Targets(tmp_path)
+        for step in steps:
+            targets.write(step, outputs(step)[0])
+        if flush:
+            targets.flush()
+
+    write(range(20), flush=True)
+    write(range(20, 25), flush=False)  # lost
+    write(range(15, 30), flush=True)  # from a checkpoint after step 15
+    write(range(40, 42), flush=True)
+    targets = Targets(tmp_path)
+    assert targets.steps == [*range(30), 40, 41]
+    assert all(targets.read(step)["logits"].equal(outputs(step)[0]) for step in targets.steps)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"settings": {"teacher": "other", "seed": 0}}, "teacher"),
+        ({"settings": {"teacher": "mine"}}, "seed"),
+        ({"form": "float16"}, "whole"),
+        ({"rank": 0, "ranks": 2}, "process"),
+        ({"settings": {"teacher": {1, 2}}}, "JSON"),
+    ],
+    ids=str,
+)
+def test_other_targets_are_refused_by_name(tmp_path: Path, changed: Mapping[str, Any], named: str) -> None:
+    with Targets(tmp_path, settings={"teacher": "mine", "seed": 0}) as targets:
+        targets.write(0, outputs(0)[0])
+    with pytest.raises(UserError, match=named):
+        Targets(tmp_path, **changed)
+
+
+def test_processes_write_their_own_parts(tmp_path: Path) -> None:
+    for rank in range(2):
+        with Targets(tmp_path, rank=rank, ranks=2) as targets:
+            targets.write(0, outputs(rank)[0])
+    for rank in range(2):
+        assert Targets(tmp_path, rank=rank, ranks=2).read(0)["logits"].equal(outputs(rank)[0])
+
+
+def test_layouts_are_kept(tmp_path: Path) -> None:
+    maps = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    with Targets(tmp_path) as targets:
+        targets.write(0, outputs(0)[0], maps=maps)
+    read = Targets(tmp_path).read(0)["maps"]
+    assert read.equal(maps)
+    assert read.stride() == maps.stride()
 
 
 # The forms, against formulas.

@@ -255,12 +255,15 @@ class Targets:
             "dtype": str(logits.dtype).removeprefix("torch."),
             "steps per file": max(1, min(MOST_STEPS, FILE_BYTES // max(step_bytes, 1))),
         }
+        if self.rank == 0:
+            self._make_folders()
+            write_json(self.folder / INDEX, self._index, self._handle)
+
+    def _make_folders(self) -> None:
         if self.folder == self._handle.path:
             with write_errors(self.folder):
                 make_durable(self.folder)
-        self._handle.make(self._files_folder) if self._files_folder != self._handle.path else None
-        if self.rank == 0:
-            write_json(self.folder / INDEX, self._index, self._handle)
+        self._handle.make(self._files_folder)
 
     @property
     def steps_per_file(self) -> int:
@@ -341,6 +344,7 @@ class Targets:
         if not self._pending or not self._index:
             return
         file = (min(self._pending), max(self._pending))
+        self._make_folders()
         tensors = {f"{step}/{name}": t for step, named in self._pending.items() for name, t in named.items()}
         tensor_file.write(self.path(file), copy_to_cpu(tensors), self._metadata(file), within=self._handle)
         self._pending = {}
