@@ -31,6 +31,7 @@ from spacedkd import (
     read_spec,
     train,
 )
+from spacedkd.cli import main
 from spacedkd.methods.losses import kl
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import TargetsGone
@@ -316,6 +317,35 @@ def test_other_forms_give_one_student_however_it_comes_to_its_targets(tmp_path: 
 def test_whole_targets_are_no_part_of_a_fingerprint() -> None:
     for change in ({"cache_targets": True}, {"targets_path": "runs/other"}, {"targets_form": "whole"}):
         assert replace(SHORT, **change).fingerprint() == SHORT.fingerprint()  # type: ignore[arg-type]
+
+
+def test_a_run_that_cached_can_be_extended_and_one_that_read_cannot(tmp_path: Path, written: Path) -> None:
+    longer = replace(SHORT, epochs=4)
+    train(longer, tmp_path / "longer", extend=written)
+    assert not (tmp_path / "longer/targets").exists()
+    train(replace(SHORT, targets_path=written), tmp_path / "reads")
+    with pytest.raises(UserError, match="teacher"):
+        train(longer, tmp_path / "other", extend=tmp_path / "reads")
+
+
+def refused(words: list[str]) -> int:
+    """Return the exit code of a command."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    return int(ended.value.code or 0)
+
+
+def test_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = "train --data digits --train-limit 40 --width 4 --epochs 2 --batch-size 8 --interval 1ep --threads 1"
+    command, first, second = words.split(), str(tmp_path / "first"), str(tmp_path / "second")
+    main([*command, "--cache-targets", "--plan", "--out", first])
+    assert "targets 13.4 kB" in " ".join(capfd.readouterr().out.split())
+    assert refused([*command, "--targets-path", first, "--out", second]) == 2
+    assert "--cache-targets" in capfd.readouterr().err
+    main([*command, "--cache-targets", "--out", first])
+    main([*command, "--targets-path", first, "--set", "method.temperature=5", "--out", second])
+    assert refused([*command, "--targets-path", first, "--seed", "1", "--out", str(tmp_path / "third")]) == 2
+    assert "another seed" in capfd.readouterr().err
 
 
 def test_the_plan_has_the_size_of_the_targets(written: Path) -> None:
