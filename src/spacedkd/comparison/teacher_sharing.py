@@ -29,20 +29,19 @@ from spacedkd.runtime.processes import print_notice
 from spacedkd.schedule import Offline, Schedule
 from spacedkd.timeline import updates_seen
 from spacedkd.training.forecast import count_flops
-from spacedkd.trajectory.identity import trajectory_settings
-from spacedkd.trajectory.record import average_updates_to_record, updates_to_record
-from spacedkd.trajectory.replay import TARGETS, read_oldest_needed
-from spacedkd.trajectory.store import RunSnapshots, index_file, read_index
-from spacedkd.trajectory.targets import (
+from spacedkd.trajectory.cached_teacher import (
     FEATURES,
-    INDEX,
     OUTPUTS,
-    Targets,
     bytes_per_item,
     items_of_student,
     target_settings,
     teacher_of,
 )
+from spacedkd.trajectory.identity import trajectory_settings
+from spacedkd.trajectory.record import average_updates_to_record, updates_to_record
+from spacedkd.trajectory.replay import TARGETS, read_oldest_needed
+from spacedkd.trajectory.store import RunSnapshots, index_file, read_index
+from spacedkd.trajectory.targets import INDEX, Targets
 
 DISK_FRACTION = 0.25
 """largest part of the free disk space that recorded snapshots may take"""

@@ -42,11 +42,11 @@ from spacedkd.training.device import slow_attention
 from spacedkd.training.roles import evaluate_model
 from spacedkd.training.session import Session
 from spacedkd.training.state import TrainingState, build_state
+from spacedkd.trajectory.cached_teacher import bytes_per_item, items_of_student, teacher_of, uses_targets
 from spacedkd.trajectory.identity import check_shareable, find_trajectories, shared_roles, trajectory_settings
 from spacedkd.trajectory.record import average_updates_to_record, updates_to_record
 from spacedkd.trajectory.replay import check_recorded
 from spacedkd.trajectory.store import index_file
-from spacedkd.trajectory.targets import bytes_per_item, items_of_student, teacher_of, uses_targets
 
 
 @dataclass(frozen=True)

@@ -30,17 +30,17 @@ from spacedkd.training.device import (
 )
 from spacedkd.training.distributed import Fabric, broadcast_buffers, synchronize_batch_norm, uses_fsdp
 from spacedkd.training.learner import Learner, set_mode
-from spacedkd.trajectory.identity import find_averages, find_trajectories, shared_roles, trajectory_settings
-from spacedkd.trajectory.replay import RecordedTrajectory
-from spacedkd.trajectory.store import Settings
-from spacedkd.trajectory.targets import (
+from spacedkd.trajectory.cached_teacher import (
     CachedTeacher,
     CachingTeacher,
-    OutputsOf,
+    RunTargets,
     open_cached_teacher,
     teacher_of,
     uses_targets,
 )
+from spacedkd.trajectory.identity import find_averages, find_trajectories, shared_roles, trajectory_settings
+from spacedkd.trajectory.replay import RecordedTrajectory
+from spacedkd.trajectory.store import Settings
 
 BATCH_NORM_BATCHES = 20
 """number of batches that BatchNorm's statistics of an average are recomputed from"""
@@ -241,7 +241,7 @@ def _teacher_outputs(
     """
     if not uses_targets(run):
         return None
-    names = OutputsOf.of(run, models, trajectories)
+    names = RunTargets.of(run, models, trajectories)
     if run.spec.targets_path is None:
         return CachingTeacher(names, run)
     check_same_data(RunFolder(run.spec.targets_path), run.data, "--targets-path: ")

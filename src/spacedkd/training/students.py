@@ -30,7 +30,7 @@ from spacedkd.training.build import build_models
 from spacedkd.training.distributed import uses_fsdp
 from spacedkd.training.loop import Callback, Scores
 from spacedkd.training.state import TrainingState
-from spacedkd.trajectory.targets import teacher_of
+from spacedkd.trajectory.cached_teacher import teacher_of
 
 WEIGHTS = "model.safetensors"
 CHOSEN_ON, HEAD = "holdout", "final"

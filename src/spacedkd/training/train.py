@@ -26,9 +26,9 @@ from spacedkd.training.loop import Event
 from spacedkd.training.session import Session, Start
 from spacedkd.training.state import build_state, check_same_data
 from spacedkd.training.students import restore_students
+from spacedkd.trajectory.cached_teacher import wait_for_targets
 from spacedkd.trajectory.pipeline import check_pipeline, remove_teacher, teacher_process
 from spacedkd.trajectory.replay import wait_for_recording
-from spacedkd.trajectory.targets import wait_for_targets
 
 
 def _ignore(event: Event) -> None:

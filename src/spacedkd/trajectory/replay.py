@@ -97,7 +97,7 @@ class RecordedTrajectory:
 
 
 class TargetsReader(Protocol):
-    """The targets that a run reads, as its saves see them (`targets.CachedTeacher`)."""
+    """The targets that a run reads, as its saves see them (`cached_teacher.CachedTeacher`)."""
 
     def mark_save(self) -> int:
         """Note a save; return the oldest step whose targets the checkpoints need once it is written."""
