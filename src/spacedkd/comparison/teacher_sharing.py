@@ -1,8 +1,9 @@
 """Arms with equal teachers share one: a run trains the teacher and records its snapshots, the others replay them.
 
-`share_teachers` sets `record` or `teacher_path` in specs. While the runs train, `replace_lost_recorders` trains a
-teacher alone if the run that recorded it is lost, and `remove_passed_snapshots` removes snapshots that no run needs any
-more.
+`share_teachers` sets `record` or `teacher_path` in specs. Of students that see the same teacher at the same steps one
+caches its outputs, the others read them: `share_targets` sets `cache_targets` or `targets_path`. While the runs train,
+`replace_lost_recorders` trains a teacher alone if the run that recorded it is lost, and `remove_passed_snapshots` and
+`remove_passed_targets` remove what no run needs any more.
 """
 
 import json
