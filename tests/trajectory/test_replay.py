@@ -98,7 +98,7 @@ def test_a_replayed_teacher_gives_the_bits_of_one_that_learns_beside_the_student
     assert_same_but_for_cost(tmp_path / "alone", tmp_path / "stopped")
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "bf16-true", "64-true"])
 def test_a_replayed_teacher_answers_in_the_precision_it_learns_in(
     tmp_path: Path, tiny: RunSpec, precision: str
 ) -> None:

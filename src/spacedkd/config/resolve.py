@@ -205,7 +205,7 @@ def resolve_spec(spec: RunSpec, objects: Objects | None = None, library: Library
         method=describe(method),
         schedule=schedule,
         teacher_path=None if spec.teacher_path is None else str(resolve_links(Path(spec.teacher_path))),
-        precision=best_precision(spec.engine.accelerator) if spec.precision == "auto" else spec.precision,
+        precision=_choose_precision(spec) if spec.precision == "auto" else spec.precision,
         engine=_resolve_engine(spec.engine),
     )
 
@@ -233,12 +233,22 @@ def resolve_method(spec: RunSpec, method: Method | None = None) -> tuple[Method,
 
 
 def best_precision(accelerator: str) -> str:
-    """Return bf16-mixed where the hardware computes in bfloat16, else plain float32."""
+    """Return bf16-mixed where the hardware computes in bfloat16, 16-mixed on other GPUs of CUDA, else plain float32."""
     if accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available():
-        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
+        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "16-mixed"
     if accelerator in ("auto", "cpu") and not torch.backends.mps.is_available():
         return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"
     return "32-true"
+
+
+def _choose_precision(spec: RunSpec) -> str:
+    """Return the best precision for a run; 32-true for what 16-mixed does not support.
+
+    That is sharded weights, and optimizers that may compute losses again, as any of a user's may.
+    """
+    best = best_precision(spec.engine.accelerator)
+    unsupported = spec.engine.strategy == "fsdp" or is_user_code(spec.optimizer.name)
+    return "32-true" if best == "16-mixed" and unsupported else best
 
 
 def make_stream(spec: RunSpec, data: RunData, rank: int, ranks: int) -> Stream:

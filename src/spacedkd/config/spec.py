@@ -246,8 +246,7 @@ def with_extensions(schedule: Schedule, extends: Sequence[ShorterRun], steps_per
 
 OURS = re.compile(r"resnet\d+(_small(_w\d+)?|x\d)|(mlp|cnn)_1d")
 """the names of our networks: ResNets for small images, and small networks for signals"""
-# No 16-mixed: its loss scale would be shared by teacher and student, and the student could change the teacher.
-PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true", "64-true")
+PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true")
 
 
 @dataclass(frozen=True)
@@ -422,7 +421,8 @@ class RunSpec:
     follower_rate: Literal["own", "leader"] = option("own", identity="changed")
     """followers have the learning rate of their own step, or that of the step the leader has reached"""
     precision: str = option("auto", teacher="precision")
-    """32-true, bf16-mixed, bf16-true or 64-true; auto takes bf16-mixed where the hardware is fast at it"""
+    """32-true, bf16-mixed, 16-mixed, bf16-true or 64-true; auto takes bf16-mixed where the hardware is fast at it, and
+    16-mixed on GPUs without it"""
     channels_last: bool = option(True, teacher="memory layout")
     """keep the channels of images last in memory, which is faster on most hardware"""
     attention: Literal["fused", "plain"] = option("fused", later=True)
@@ -485,6 +485,11 @@ class RunSpec:
                 )
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
+        if self.precision == "16-mixed" and self.engine.strategy == "fsdp":
+            raise UserError(
+                "precision 16-mixed checks the gradients of whole networks, which strategy fsdp does not keep: leave "
+                "one of them out."
+            )
         check_loggers(self.log)
         for name in ("evaluate_every", "save_every", "log_every"):
             if getattr(self, name).amount == 0:

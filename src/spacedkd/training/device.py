@@ -27,6 +27,7 @@ from spacedkd.training.distributed import (
     DDPStrategy,
     DoublePrecision,
     Fabric,
+    MixedPrecision,
     Strategy,
     _FabricModule,
     fsdp_strategy,
@@ -80,6 +81,19 @@ def _strategy(engine: EngineSpec, find_unused_parameters: bool) -> str | Strateg
     return DDPStrategy(find_unused_parameters=find_unused_parameters)
 
 
+class Float16(MixedPrecision):
+    """Fabric's 16-mixed, without its one loss scale for all models: every learner has a `LossScaler` of its own."""
+
+    def __init__(self, device_type: str) -> None:
+        super().__init__("16-mixed", device_type)
+        self.scaler = None
+
+
+def scales_losses(fabric: Fabric) -> bool:
+    """Return whether learners scale their losses."""
+    return isinstance(fabric.strategy.precision, Float16)
+
+
 class Float64(DoublePrecision):
     """Fabric's 64-true, with outputs that stay in float64, so that losses are computed in it too."""
 
@@ -90,6 +104,11 @@ class Float64(DoublePrecision):
 def _precision(spec: RunSpec) -> dict[str, Any]:
     if spec.precision == "64-true" and spec.engine.strategy != "fsdp":  # with which Fabric refuses this precision
         return {"plugins": [Float64()]}
+    if spec.precision == "16-mixed":
+        if spec.engine.accelerator == "mps":
+            raise UserError("Precision 16-mixed is for CUDA devices, not for mps: give --precision 32-true.")
+        wants_cpu = spec.engine.accelerator == "cpu" or not torch.cuda.is_available()
+        return {"plugins": [Float16("cpu" if wants_cpu else "cuda")]}
     return {"precision": spec.precision}
 
 
@@ -265,6 +284,8 @@ def supports_channels_last(
     """
     if device.type != "cpu":
         return True
+    if precision == "16-mixed":  # not tried in float16
+        return False
     strided = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1) != m.stride]
     if torch.get_num_threads() > 1:
         return not any(conv.in_channels % 16 or conv.out_channels % 16 for conv in strided)

@@ -41,6 +41,58 @@ ComputeLosses = Callable[[MicroBatch], Losses]
 """computes the losses of a micro-batch for the weights as they are when it is called"""
 
 
+class LossScaler:
+    """The loss scale of one learner in 16-mixed, whose gradients in float16 would be rounded to zero without it.
+
+    Every learner has a scaler of its own: where the gradients of one overflow, its own update is skipped and its own
+    scale is halved; the scale of another, its weights and its gradients stay as they are.
+
+    >>> scaler = LossScaler("cpu")
+    >>> scaler.scale, scaler.is_exhausted
+    (65536.0, False)
+    """
+
+    FIRST = 2.0**16
+    """the scale that a run begins with; it finds a lower one in its first updates"""
+    SMALLEST = 2.0**-13
+    """gradients that overflow at a smaller scale are not finite at any"""
+
+    def __init__(self, device_type: str) -> None:
+        self._scaler = torch.amp.GradScaler(device_type, init_scale=self.FIRST)
+        self.scale: float = self._scaler.get_scale()
+        """the factor of the next loss"""
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the scale has become so small that halving it does not help."""
+        return self.scale < self.SMALLEST
+
+    def multiply(self, loss: Tensor) -> Tensor:
+        """Return the loss times the scale."""
+        return self._scaler.scale(loss)
+
+    def divide_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the gradients by the scale."""
+        self._scaler.unscale_(optimizer)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Take the optimizer's step unless gradients are not finite, adapt the scale, and return if it was taken."""
+        before = self.scale
+        self._scaler.step(optimizer)
+        self._scaler.update()
+        self.scale = self._scaler.get_scale()
+        return self.scale >= before
+
+    def state_dict(self) -> dict[str, float]:
+        """Return the scale and what decides when it grows, as plain numbers."""
+        return self._scaler.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Continue with the scale of a state."""
+        self._scaler.load_state_dict(dict(state))
+        self.scale = self._scaler.get_scale()
+
+
 class Learner:
     """A model and its optimizer, set up for the run's devices and precision."""
 
@@ -72,6 +124,15 @@ class Learner:
         """whether the optimizer may compute the losses again after it has moved the weights (SAM, LBFGS)"""
         if self.needs_closure and uses_fsdp(fabric):
             raise UserError("strategy fsdp needs an optimizer of torch's or timm's that computes the losses once.")
+        self.scaler = LossScaler(fabric.device.type) if device.scales_losses(fabric) else None
+        """the scaler of its losses, in 16-mixed"""
+        if self.needs_closure and self.scaler is not None:
+            raise UserError(
+                "Precision 16-mixed needs an optimizer of torch's or timm's that computes the losses once: give "
+                "another --optimizer, or --precision 32-true."
+            )
+        self.overflowed = False
+        """whether the last update was skipped because gradients overflowed in float16"""
 
     @property
     def lr(self) -> float:
@@ -81,12 +142,14 @@ class Learner:
     def update(self, micro_batches: Sequence[MicroBatch], compute_losses: ComputeLosses, lr: float) -> Losses:
         """Take one optimizer step on the sum of the losses, and return the losses from before the step.
 
-        Parameters that got no gradient do not move.
+        Parameters that got no gradient do not move. Where gradients overflow in float16 nothing moves: `overflowed`.
         """
         losses = self._backward(micro_batches, compute_losses)
         self._set_lr(lr)
         if self.needs_closure:
             self._fabric_optimizer.step(self._closure(losses, lambda: self._backward(micro_batches, compute_losses)))
+        elif self.scaler is not None:
+            self.overflowed = not self.scaler.step(self.optimizer)
         else:
             self._fabric_optimizer.step()
         return losses
@@ -99,7 +162,10 @@ class Learner:
             is_last = micro_batch is micro_batches[-1]
             with self.fabric.no_backward_sync(self.model, enabled=not is_last):  # ranks average gradients once, at last
                 losses.append(compute_losses(micro_batch))
-                self.fabric.backward(_weighted_sum(losses[-1], micro_batch.weight))
+                loss = _weighted_sum(losses[-1], micro_batch.weight)
+                self.fabric.backward(loss if self.scaler is None else self.scaler.multiply(loss))
+        if self.scaler is not None:
+            self.scaler.divide_gradients(self.optimizer)
         if self.clip is not None:
             self.fabric.clip_gradients(self.model, self._fabric_optimizer, max_norm=self.clip, error_if_nonfinite=False)
         if self.needs_closure:

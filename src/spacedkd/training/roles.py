@@ -91,9 +91,18 @@ class TrainedRole:
             undo_if_not_finite = self.guard.before_update(self.name)
             losses = self.learner.update(micro_batches, self.compute_losses, lr)
             skipped = undo_if_not_finite(losses)  # "", or what was not finite
+            if not skipped and self.learner.overflowed:
+                skipped = "gradients"
             if not skipped:
                 self.state.update_others(self.name, turn.step, lr)
-        return StepResult(LossValues(losses), self.learner.lr, self.state.stream.size(turn.step), skipped)
+        scaler = self.learner.scaler
+        return StepResult(
+            LossValues(losses),
+            self.learner.lr,
+            self.state.stream.size(turn.step),
+            skipped,
+            loss_scale=None if scaler is None else scaler.scale,
+        )
 
     def _split(self, turn: Turn, batch: Batch) -> list[MicroBatch]:
         """Move a turn's batch to the device and cut it into `spec.accumulate` micro-batches."""

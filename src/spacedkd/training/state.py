@@ -29,7 +29,7 @@ from spacedkd.training.device import (
     supports_channels_last,
 )
 from spacedkd.training.distributed import Fabric, broadcast_buffers, synchronize_batch_norm, uses_fsdp
-from spacedkd.training.learner import Learner, set_mode
+from spacedkd.training.learner import Learner, LossScaler, set_mode
 from spacedkd.trajectory.identity import find_averages, find_trajectories, shared_roles, trajectory_settings
 from spacedkd.trajectory.replay import RecordedTrajectory
 from spacedkd.trajectory.store import Settings
@@ -73,6 +73,10 @@ class TrainingState:
     def learner(self, role: str) -> Learner:
         """Return the model that a role updates, with its optimizer."""
         return self.learners[self.run.method.learners[role]]
+
+    def scalers(self) -> dict[str, LossScaler]:
+        """Return the loss scaler of every model that learns in 16-mixed; none in other precisions."""
+        return {name: learner.scaler for name, learner in self.learners.items() if learner.scaler is not None}
 
     def modules(self) -> dict[str, nn.Module]:
         """Return the models as they are saved: without the wrappers of devices and precision."""
