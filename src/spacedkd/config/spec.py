@@ -179,12 +179,16 @@ class EngineSpec:
     """GPUs (or CPU processes) to share each batch"""
     nodes: int = option(1, resumable=True)
     """machines to share each batch"""
-    workers: int = 0
-    """processes that prepare batches ahead of time; the batches are the same for any number"""
+    workers: int | None = None
+    """processes that prepare batches ahead of time, for each device; the batches are the same for any number; None
+    takes a GPU's share of the cores but one, and 0 on CPUs or where the data is ready in memory"""
     threads: int | None = None
     """CPU threads of each process; None takes all cores"""
     strategy: Literal["ddp", "fsdp"] = option("ddp", resumable=True)
     """how devices share a network: each has all of it (ddp), or a part of its weights (fsdp) where it does not fit"""
+    deterministic: bool = option(True, later=True)
+    """compute with kernels that give the same bits each time; without, torch may take faster ones on GPUs, and bits are
+    not promised"""
     compile: bool = option(False, teacher="compiler")
     """let torch compile the networks, which takes minutes once and makes steps faster on most GPUs"""
     pipeline: bool = False

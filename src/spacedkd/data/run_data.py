@@ -75,6 +75,11 @@ class RunData:
         return [split.inputs_and_labels(torch.arange(2) % len(split))[0] for split in (self.train, self.test)]
 
     @property
+    def instant(self) -> bool:
+        """Whether a training batch is a look-up in memory, so that workers would only cost time."""
+        return self.train.instant and isinstance(self.augmentation, BatchWise)
+
+    @property
     def mixed(self) -> bool:
         """Whether the stream mixes inputs and labels."""
         return self.mix is not None

@@ -117,6 +117,13 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def cores_per_process(processes: int) -> int:
+    """Return how many cores each of a run's processes on this machine may use; SLURM gives each of its tasks some."""
+    if _by_srun() and os.environ.get("SLURM_CPUS_PER_TASK", "").isdigit():
+        return int(os.environ["SLURM_CPUS_PER_TASK"])
+    return max(1, available_cores() // processes)
+
+
 def check_count(name: str, count: int | None, always_allowed: int) -> None:
     """Refuse far more threads or processes than this machine has cores; up to `always_allowed` pass anywhere."""
     most = max(always_allowed, 4 * (os.cpu_count() or 1))

@@ -47,11 +47,12 @@ def start_fabric(spec: RunSpec, find_unused_parameters: bool) -> Fabric:
     engine = spec.engine
     check_processes(engine.devices, engine.nodes)
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it would print the precision, which the spec has
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic with a fixed workspace only
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    if engine.deterministic:  # cuBLAS is deterministic with a fixed workspace only
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(engine.deterministic, warn_only=True)
     # Nothing reads memory before it is written, and to fill all of it with NaN first takes time at every step.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.benchmark = not engine.deterministic
     torch.backends.cudnn.allow_tf32 = False  # 32-true means 32 bits
     try:
         fabric = Fabric(
@@ -125,6 +126,8 @@ def seed(device: torch.device, number: int) -> None:
 def describe_machine(fabric: Fabric, spec: RunSpec) -> dict[str, Any]:
     """Return the description of this machine for result.json."""
     before = {"processes_before": [*spec.processes_before], "bit_equal": False} if spec.processes_before else {}
+    if not spec.engine.deterministic:
+        before |= {"deterministic": False, "bit_equal": False}
     return {
         "torch": torch.__version__,
         "device": str(fabric.device),

@@ -195,7 +195,7 @@ def evaluate_model(state: TrainingState, model: nn.Module, module: nn.Module, na
         rows = torch.arange(fabric.global_rank, len(items), fabric.world_size)
         subset = items if fabric.world_size == 1 else items.subset(rows)
         batch_size = _batch_size(spec.batch_size, len(items), fabric.world_size)
-        batches = evaluation_batches(subset, batch_size, spec.engine.workers)
+        batches = evaluation_batches(subset, batch_size, state.run.workers)
         on_device = (batch.to(fabric.device, state.channels_last) for batch in batches)
         names, counts = count(model, heads, on_device)
         correct, undefined = fabric.all_reduce(counts, reduce_op="sum").tolist()  # type: ignore[union-attr]

@@ -149,7 +149,7 @@ class Session:
             if turn is not None
         )
         # `closing` ends the workers of the data loader with the loop, also after an error.
-        with closing(batches(state.stream, views, run.spec.engine.workers)) as loaded, self._explain_errors():
+        with closing(batches(state.stream, views, run.workers)) as loaded, self._explain_errors():
             yield from training_loop(run, self.position, roles, loaded, self.callbacks, stop)
 
     def train(self, stop: CollectiveStop | None = None) -> None:

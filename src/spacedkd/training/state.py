@@ -150,7 +150,7 @@ class TrainingState:
     def _first_inputs(self) -> Iterator[Inputs]:
         """Yield the inputs of the first batches of the run; they are the same at every call."""
         view_lists = ([View(step)] for step in range(min(BATCH_NORM_BATCHES, self.run.steps_per_epoch)))
-        for batch in batches(self.stream, view_lists, self.run.spec.engine.workers):
+        for batch in batches(self.stream, view_lists, self.run.workers):
             yield batch.to(self.fabric.device, self.channels_last).inputs
 
 
@@ -213,7 +213,7 @@ def _find_trajectories(
 
 def _place_data(run: ResolvedRun, fabric: Fabric) -> RunData:
     """Return the run's data on the device, or in the host's memory, where workers prepare batches."""
-    on_device = fabric.device.type != "cpu" and run.spec.engine.workers == 0
+    on_device = fabric.device.type != "cpu" and run.workers == 0
     return run.data.to(fabric.device) if on_device else run.data
 
 
