@@ -209,7 +209,9 @@ def resolve_spec(spec: RunSpec, objects: Objects | None = None, library: Library
         spec,
         network=factory.with_converted_options(spec.network, objects.network),
         teacher=teacher,
-        data=spec.data if is_user_code(spec.data.source) else (library or Library()).resolve(spec.data),
+        data=spec.data
+        if is_user_code(spec.data.source)
+        else (library or Library()).resolve(spec.data, spec.engine.devices),
         method=describe(method),
         schedule=schedule,
         teacher_path=None if spec.teacher_path is None else str(resolve_links(Path(spec.teacher_path))),
@@ -290,7 +292,8 @@ MOST_WORKERS = 16
 """workers that are started for a process unless more are asked for"""
 
 
-class Workers(NamedTuple):
+@dataclass(frozen=True)
+class Workers:
     """The number of processes that prepare batches for each process of a run, and why it is that number."""
 
     count: int
@@ -380,7 +383,7 @@ def _stop_step(method: Method, role: str, steps_per_epoch: int, total: int) -> i
 def _load_data(spec: RunSpec, objects: Objects, library: Library) -> RunData:
     """Return the data of a run; where datasets do not say how many classes there are, the student's network does."""
     if not is_user_code(spec.data.source):
-        return library.load(spec.data)
+        return library.load(spec.data, spec.engine.devices)
     pair = objects.data
     if pair is None:
         pair = _call("Data", spec.data.source, load_object(spec.data.source))

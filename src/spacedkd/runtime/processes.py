@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.runtime.errors import UserError, printable
-from spacedkd.runtime.signals import as_child
+from spacedkd.runtime.signals import STARTED_BY, as_child
 
 # Processes of a distributed run: torchrun, SLURM or the first process has set their ranks
 
@@ -65,6 +65,33 @@ def check_processes(devices: int, nodes: int) -> None:
 def speaks() -> bool:
     """Return whether this is the first of a run's processes on its machine."""
     return os.environ.get("SLURM_LOCALID" if _by_srun() else "LOCAL_RANK", "0") == "0"
+
+
+def launch_name() -> str:
+    """Return a text that the processes of one run on this machine have in common, and those of other runs have not."""
+    if _by_srun():
+        variables = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "SLURM_NODEID")
+        return " ".join(["srun", *(os.environ.get(name, "") for name in variables)])
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        variables = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
+        return " ".join(["torchrun", str(os.getppid()), *(os.environ.get(name, "") for name in variables)])
+    return f"process {_starter()}"
+
+
+def starts_others() -> bool:
+    """Return whether this process starts the others of its run, once it has read the data."""
+    by_launcher = _by_srun() or "TORCHELASTIC_RUN_ID" in os.environ
+    return not by_launcher and _starter() == os.getpid()
+
+
+_starters: dict[int, int] = {}
+"""process -> the process that started its run: the variable is gone once all have met"""
+
+
+def _starter() -> int:
+    own = os.getpid()
+    is_first = os.environ.get("LOCAL_RANK", "0") == "0"
+    return _starters.setdefault(own, own if is_first else int(os.environ.get(STARTED_BY, own)))
 
 
 def _in_slurm() -> bool:
