@@ -20,4 +20,9 @@ A name is imported when it is first used, so what needs no torch does not import
 
 import lazy_loader
 
+from spacedkd.runtime.errors import with_way_out
+from spacedkd.runtime.torchvision_compat import repair_imports
+
+repair_imports()
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = with_way_out(__getattr__, __name__)

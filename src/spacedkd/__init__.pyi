@@ -60,6 +60,7 @@ from .methods.tsb import TSB as TSB
 from .models.classifier import Classifier as Classifier
 from .models.classifier import Prediction as Prediction
 from .models.early_exits import EarlyExits as EarlyExits
+from .models.freezing import learning as learning
 from .models.student_io import load_student as load_student
 from .runs.result import Run as Run
 from .runs.result import read_run as read_run
@@ -80,7 +81,6 @@ from .schedule import Window as Window
 from .schedule import in_steps as in_steps
 from .training.forecast import Forecast as Forecast
 from .training.forecast import forecast as forecast
-from .training.learner import learning as learning
 from .training.loggers import RunLogger as RunLogger
 from .training.loop import Event as Event
 from .training.train import train as train

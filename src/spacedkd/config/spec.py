@@ -344,7 +344,7 @@ LOGGERS = {
     "csv": ("", ""),
     "tensorboard": ("tensorboard", ""),
     "wandb": ("wandb", "wandb"),
-    "mlflow": ("mlflow", "mlflow"),
+    "mlflow": ("mlflow", ""),
 }
 """name -> the module a logger needs, if any, and the package that pip installs; empty where an extra has that name"""
 

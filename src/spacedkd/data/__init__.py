@@ -6,7 +6,3 @@
 `run_data` holds what a run trains and is evaluated on (`RunData`), `transforms` the augmentations, `inputs` what a
 network takes.
 """
-
-from spacedkd.runtime.torchvision_compat import declare_missing
-
-declare_missing()  # before anything here imports torchvision

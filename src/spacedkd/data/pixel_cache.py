@@ -342,15 +342,12 @@ def check_images(images: ImageColumn) -> tuple[Reasons, np.ndarray | None]:
         return _check_all(images)
     key = sha256(f"2 {stamp}".encode() + images.rows.numpy().tobytes()).hexdigest()[:32]
     path = cache_folder("checked") / f"{key}.json"
-    cached = _load_check(path, key, len(images))
-    if cached is not None:
-        return cached
     lock = FileLock(path.with_suffix(".lock"))  # one of several processes checks, the others wait
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except (OSError, NotImplementedError):  # a home that cannot be written to costs another check, nothing else
-        return _check_all(images)
+        return _load_check(path, key, len(images)) or _check_all(images)
     try:
         cached = _load_check(path, key, len(images))
         if cached is None:

@@ -6,10 +6,8 @@ and opens trained students. Importing the package registers our own networks wit
 small networks for signals.
 """
 
-# ruff: noqa: E402
-from spacedkd.runtime.torchvision_compat import declare_missing
+from importlib.util import find_spec
 
-declare_missing()  # before anything here imports timm, which imports torchvision
-
-from spacedkd.models import signal_networks as signal_networks
-from spacedkd.models import small_resnet as small_resnet
+if find_spec("timm") is not None:
+    from spacedkd.models import signal_networks as signal_networks
+    from spacedkd.models import small_resnet as small_resnet

@@ -5,7 +5,3 @@
 devices, `learner` one model with its optimizer and its update. Others use `train`, `forecast.forecast`,
 `learner.learning`, `loggers.RunLogger` and `trained_models.load_run`.
 """
-
-from spacedkd.runtime.torchvision_compat import declare_missing
-
-declare_missing()  # before anything here imports timm, which imports torchvision

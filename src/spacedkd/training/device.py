@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from spacedkd.config.spec import EngineSpec, RunSpec
+from spacedkd.data.generators import preserve_generators, seed_generators
 from spacedkd.data.inputs import Inputs, cast_floats
-from spacedkd.data.transforms import preserve_generators, seed_generators
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.processes import check_processes
 from spacedkd.runtime.signals import STARTED_BY, end_with_first_rank

@@ -4,8 +4,7 @@
 loops of users: it lets one model learn and freezes the others.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +15,7 @@ from spacedkd.config.objects import MakeOptimizer
 from spacedkd.config.optimizer import OptimizerSpec
 from spacedkd.config.serialization import by_signature
 from spacedkd.data.stream import Batch
-from spacedkd.runtime.errors import UserError, first_line, unknown
+from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.user_code import is_user_code, load_object, user_code_error
 from spacedkd.schedule import Turn
 from spacedkd.training import device
@@ -324,53 +323,3 @@ def _no_weight_decay(model: nn.Module) -> set[str]:
         if is_network and callable(no_weight_decay := getattr(part, "no_weight_decay", None)):
             names |= {f"{name}.{parameter}".lstrip(".") for parameter in no_weight_decay()}
     return names
-
-
-# Which model learns, and which are frozen
-
-
-def set_mode(model: nn.Module, training: bool) -> None:
-    """Do `model.train(training)` faster, because online distillation switches modes at every turn.
-
-    `nn.Module.__setattr__` checks every attribute that is set; writing to `__dict__` skips that. A model with a part
-    that overrides `train`, say to keep its BatchNorm frozen, is switched with `model.train`.
-    """
-    parts = [*model.modules()]
-    if any(type(part).train is not nn.Module.train for part in parts):
-        model.train(training)
-    else:
-        for part in parts:
-            part.__dict__["training"] = training
-
-
-@contextmanager
-def learning(models: Mapping[str, nn.Module], role: str) -> Iterator[nn.Module]:
-    """Let the role's model learn and freeze every other model; afterwards all are as they were before.
-
-    A frozen model is in evaluation mode, so that BatchNorm's statistics stay and dropout does nothing, and gets no
-    gradients. Yields the model that learns; a role that is not among the models is refused.
-
-    >>> models = {"teacher": nn.BatchNorm1d(2), "student": nn.BatchNorm1d(2)}
-    >>> with learning(models, "student") as student:
-    ...     student.training, models["teacher"].training, models["teacher"].weight.requires_grad
-    (True, False, False)
-    >>> models["teacher"].training, models["teacher"].weight.requires_grad
-    (True, True)
-    """
-    if role not in models:
-        raise unknown("role", role, models)
-    modes = [(module, module.training) for model in models.values() for module in model.modules()]
-    gradients = [(weight, weight.requires_grad) for model in models.values() for weight in model.parameters()]
-    own = {id(weight) for weight in models[role].parameters()}  # weights shared with other models learn too
-    try:
-        for model in models.values():
-            model.eval()
-        models[role].train()
-        for weight, requires_grad in gradients:
-            weight.requires_grad_(requires_grad and id(weight) in own)
-        yield models[role]
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for weight, requires_grad in gradients:
-            weight.requires_grad_(requires_grad)

@@ -14,6 +14,7 @@ from spacedkd.data.inputs import Inputs
 from spacedkd.data.run_data import RunData, describe_difference
 from spacedkd.data.stream import Stream, View, batches
 from spacedkd.models.batch_norm import recompute_batch_norm
+from spacedkd.models.freezing import set_mode
 from spacedkd.models.pretrained import move_average
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.schema import ClassesDocument, ClassName, read_checked
@@ -29,7 +30,7 @@ from spacedkd.training.device import (
     supports_channels_last,
 )
 from spacedkd.training.distributed import Fabric, broadcast_buffers, synchronize_batch_norm, uses_fsdp
-from spacedkd.training.learner import Learner, LossScaler, set_mode
+from spacedkd.training.learner import Learner, LossScaler
 from spacedkd.trajectory.identity import find_averages, find_trajectories, shared_roles, trajectory_settings
 from spacedkd.trajectory.replay import RecordedTrajectory
 from spacedkd.trajectory.store import Settings
