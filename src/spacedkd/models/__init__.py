@@ -2,12 +2,11 @@
 
 `factory.build_network` makes a network from a spec, `classifier.Classifier` gives it the form that methods call,
 `early_exits`, `branches` and `feature_hooks` add heads inside it, `pretrained` loads weights, and `student_io` saves
-and opens trained students. Importing the package registers our own networks with timm: ResNets for small images, and
-small networks for signals.
+and opens trained students. Importing the package registers our own networks with timm: `small_networks`, ResNets for
+small images and networks for signals.
 """
 
 from importlib.util import find_spec
 
-if find_spec("timm") is not None:
-    from spacedkd.models import signal_networks as signal_networks
-    from spacedkd.models import small_resnet as small_resnet
+if find_spec("timm") is not None:  # a slim install has none
+    from spacedkd.models import small_networks as small_networks
