@@ -34,7 +34,8 @@ def main(folder: Path) -> None:
         loss.backward()
     assert loss.isfinite()
     assert torch.equal(teacher.network.weight, last)
-    assert [role for role, _ in Spaced("2st").turns(("teacher", "student"), range(2))] == 2 * ["teacher"] + 2 * ["student"]
+    roles = [turn.role for turn in Spaced("2st").turns(("teacher", "student"), range(2))]
+    assert roles == ["teacher", "teacher", "student", "student"]
     assert not HEAVY & {*sys.modules}
     try:
         from spacedkd import train  # noqa: F401

@@ -453,7 +453,7 @@ def test_without_lightning(monkeypatch: pytest.MonkeyPatch) -> None:
         loaded_without(monkeypatch, "lightning", "lightning.pytorch", "pytorch_lightning")
     assert str(error.value) == (
         "spacedkd.integrations.lightning needs Lightning (import of pytorch_lightning halted; None in sys.modules): "
-        "pip install 'lightning>=2.5'"
+        "pip install 'spacedkd[lightning]'"
     )
 
 
