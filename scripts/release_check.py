@@ -14,7 +14,6 @@ import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parent.parent
 USER_FILE = """\
@@ -54,13 +53,13 @@ def check_sdist(sdist: Path) -> None:
         raise SystemExit(f"{sdist.name} lacks {missing}")
 
 
-INSTALL = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", ROOT / "constraints.txt"]
+INSTALL = "-m pip install --quiet --disable-pip-version-check -c".split()
 
 
 def try_out_slim(wheel: Path, folder: Path) -> None:
     """Install the wheel without extras into an environment of its own, and use what that brings."""
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    _python(folder, *INSTALL, wheel)
+    _python(folder, *INSTALL, ROOT / "constraints.txt", wheel)
     _python(folder, "-m", "pip", "check")
     print_size(folder)
     says_how_to_add_the_rest(_python(folder, "-W", "error", ROOT / "scripts" / "slim_use.py", folder / "teacher"))
@@ -84,7 +83,7 @@ def print_size(folder: Path) -> None:
 def try_out(wheel: Path, folder: Path) -> None:
     """Install the wheel with its extra `train` into an environment of its own, and use it."""
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    _python(folder, *INSTALL, f"{wheel}[train]", "mypy")
+    _python(folder, *INSTALL, ROOT / "constraints.txt", f"{wheel}[train]", "mypy")
     _python(folder, "-m", "pip", "check")
     print_size(folder)
     for command in (
@@ -124,8 +123,8 @@ def _run(folder: Path, *words: str | Path, check: bool = True, errors: bool = Fa
     """What a command prints, run in the folder as if nothing of the repository were there."""
     print("$", shlex.join(str(word) for word in words), flush=True)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE} | ({"stderr": subprocess.STDOUT} if errors else {})
-    done = subprocess.run(words, cwd=folder, env=clean, text=True, check=False, **pipes)
+    to = subprocess.STDOUT if errors else None
+    done = subprocess.run(words, cwd=folder, env=clean, stdout=subprocess.PIPE, stderr=to, text=True, check=False)
     print(done.stdout, end="", flush=True)
     if check and done.returncode:
         raise SystemExit(f"exit code {done.returncode}: {shlex.join(str(word) for word in words)}")

@@ -83,8 +83,9 @@ def test_a_slim_install_does_what_it_is_for_and_names_the_extra_for_the_rest(whe
     python = slim_environment(wheel, tmp_path / "venv")
 
     def run(*words: str | Path) -> tuple[int, str]:
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        done = subprocess.run([python, "-I", *words], cwd=tmp_path, text=True, check=False, **pipes)
+        command = [python, "-I", *words]
+        pipe, errors = subprocess.PIPE, subprocess.STDOUT
+        done = subprocess.run(command, cwd=tmp_path, stdout=pipe, stderr=errors, text=True, check=False)
         return done.returncode, done.stdout
 
     code, printed = run("-W", "error", ROOT / "scripts" / "slim_use.py", tmp_path / "teacher")

@@ -112,7 +112,7 @@ def test_the_package_and_its_specs_import_nothing_heavy() -> None:
         "import sys, spacedkd\n"
         "spec = spacedkd.RunSpec(network='resnet18', method='self-kd', schedule=spacedkd.Spaced('3st'))\n"
         "spacedkd.recipe('official-vit'), spec.fingerprint(), spacedkd.learning_rate.constant(1.0)\n"
-        "spacedkd.EvaluationSpec()\n"
+        "spacedkd.evaluation.EvaluationSpec()\n"
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

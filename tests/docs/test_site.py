@@ -54,7 +54,11 @@ def test_every_page_is_in_the_navigation_once() -> None:
 
 def test_every_public_name_is_on_a_page() -> None:
     names = [name.rpartition(".")[2] for page in api_pages.public_names().values() for name in page]
-    assert sorted(names) == sorted(dir(spacedkd))
+    packages = {name: module for name in dir(spacedkd) if hasattr(module := getattr(spacedkd, name), "__path__")}
+    public = {name for module in (spacedkd, *packages.values()) for name in dir(module)}
+    assert {*names} == (public - {*packages, "schedule"}) | {*api_pages.SCHEDULES}
+    assert len({*names}) == len(names)
+    assert all(hasattr(spacedkd.schedule, name) for name in api_pages.SCHEDULES)
 
 
 def test_every_flag_is_on_the_page_about_the_command_line() -> None:

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import spacedkd.integrations
-from spacedkd import SeededBatchSampler, Snapshots, SnapshotTeacher, UserError
+from spacedkd import Snapshots, SnapshotTeacher, UserError
+from spacedkd.data import SeededBatchSampler
 from tests.conftest import assert_same_bits
 from tests.integrations.digits import BATCH, INTERVAL, STEPS, TRAIN, loader, loss_of, network, ours, sgd
 from tests.training.two_processes import finished, started, torchrun_variables

@@ -11,20 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spacedkd import (
-    KD,
-    Batch,
-    Diverged,
-    Duration,
-    EngineSpec,
-    Models,
-    OptimizerSpec,
-    Progress,
-    Spaced,
-    UserError,
-    train,
-)
+from spacedkd import Diverged, Duration, EngineSpec, OptimizerSpec, Spaced, UserError, train
 from spacedkd.config.resolve import _choose_precision, best_precision, resolve_spec
+from spacedkd.data import Batch
+from spacedkd.methods import KD, Models, Progress
 from spacedkd.runs.checkpoint import newest
 from spacedkd.runs.journal import read_journal
 from spacedkd.runs.result import read_run

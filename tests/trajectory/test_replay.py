@@ -19,10 +19,7 @@ from torch import nn
 
 from spacedkd import (
     Ahead,
-    Blocks,
     DataSpec,
-    Event,
-    Growing,
     MethodSpec,
     NetworkSpec,
     Offline,
@@ -30,10 +27,8 @@ from spacedkd import (
     OptimizerSpec,
     RateSpec,
     RunSpec,
-    Schedule,
     Spaced,
     UserError,
-    Window,
     read_spec,
     train,
 )
@@ -41,6 +36,8 @@ from spacedkd.config.serialization import to_json
 from spacedkd.runs.tensor_file import digest
 from spacedkd.runtime.errors import SnapshotsGone
 from spacedkd.runtime.files import Folder
+from spacedkd.schedule import Blocks, Growing, Schedule, Window
+from spacedkd.training import Event
 from spacedkd.trajectory.record import TrajectoryWriter
 from spacedkd.trajectory.replay import RecordedTrajectory
 from tests.conftest import TINY, assert_same_bits, of_model

@@ -35,8 +35,8 @@ from spacedkd.data.run_data import RunData, from_datasets
 from spacedkd.data.sources import Library
 from spacedkd.data.stream import Stream, View
 from spacedkd.learning_rate import LearningRate
-from spacedkd.methods import METHODS, build_method, describe
 from spacedkd.methods.base import Method, Progress
+from spacedkd.methods.registry import METHODS, build_method, describe
 from spacedkd.models import factory
 from spacedkd.models.classifier import class_count
 from spacedkd.runtime.errors import UserError, pluralize, unknown

@@ -6,3 +6,10 @@
 `run_data` holds what a run trains and is evaluated on (`RunData`), `transforms` the augmentations, `inputs` what a
 network takes.
 """
+
+import lazy_loader
+
+from spacedkd.runtime.errors import with_way_out
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = with_way_out(__getattr__, __name__)

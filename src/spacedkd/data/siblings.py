@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -116,7 +117,7 @@ def _read(path: Path) -> Arrays | None:
 def _write(path: Path, result: Arrays) -> None:
     try:
         with write_whole(path) as unfinished, unfinished.open("r+b") as file:
-            np.savez(file, **result)
+            np.savez(file, **dict[str, Any](result))
     except OSError as error:
         _note(path, error)
 

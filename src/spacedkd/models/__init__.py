@@ -8,5 +8,12 @@ small images and networks for signals.
 
 from importlib.util import find_spec
 
+import lazy_loader
+
+from spacedkd.runtime.errors import with_way_out
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = with_way_out(__getattr__, __name__)
+
 if find_spec("timm") is not None:  # a slim install has none
     from spacedkd.models import small_networks as small_networks

@@ -222,7 +222,7 @@ def _classify_apart(network: nn.Module, maps: Tensor) -> tuple[Prediction, ...]:
     return tuple(Prediction(layer_call.output, layer_call.input.flatten(1)) for layer_call in calls)
 
 
-def _timm_classifiers(network: nn.Module) -> Sequence[nn.Module]:
+def _timm_classifiers(network: nn.Module) -> Sequence[Any]:
     classifier = network.get_classifier()  # type: ignore[operator]
     classifiers = classifier if isinstance(classifier, tuple | list | nn.ModuleList) else [classifier]
     return [head.fc if is_timm_part(head, "timm.layers", "ClassifierHead") else head for head in classifiers]

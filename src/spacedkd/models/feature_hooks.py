@@ -112,7 +112,8 @@ def _candidate_hooks(network: nn.Module) -> Iterator[FeatureHooks]:
         return
     if is_timm_part(network, "timm.models.pit", "PoolingVisionTransformer"):
         # Between stages the class token changes its width, so it is taken inside them.
-        depths = [len(stage.blocks) for stage in network.transformers]
+        stages: Any = network.transformers
+        depths = [len(stage.blocks) for stage in stages]
         blocks = (f"transformers.{stage}.blocks.{b}" for stage, depth in enumerate(depths) for b in range(depth))
         yield ModuleHooks(tuple(blocks), class_token=True)
     if getattr(network, "global_pool", None) == "token" and getattr(network, "num_prefix_tokens", 0):

@@ -5,3 +5,10 @@
 devices, `learner` one model with its optimizer and its update. Others use `train`, `forecast.forecast`,
 `learner.learning`, `loggers.RunLogger` and `trained_models.load_run`.
 """
+
+import lazy_loader
+
+from spacedkd.runtime.errors import with_way_out
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = with_way_out(__getattr__, __name__)
