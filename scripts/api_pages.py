@@ -74,8 +74,8 @@ def pages() -> dict[str, str]:
     index = [
         "# Python",
         "",
-        "Everything of `import spacedkd` and of its packages (`spacedkd.methods.KD`); a name imports torch, if it needs "
-        "it, only when it is first used.",
+        "Everything of `import spacedkd` and of its packages (`spacedkd.methods.KD`); a name imports torch, if it "
+        "needs it, only when it is first used.",
         "",
     ]
     found = {"api/index.md": "\n".join([*index, "| | |", "|---|---|", *rows]) + "\n"}

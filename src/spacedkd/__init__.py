@@ -16,7 +16,8 @@ The schedule, the losses and the methods also stand alone, for a training loop o
 
 A name is imported when it is first used, so what needs no torch does not import it. `__init__.pyi` lists those that a
 user needs first; methods are in `spacedkd.methods`, instruments in `spacedkd.evaluation`, streams and batches in
-`spacedkd.data`, all schedules in `spacedkd.schedule`. `import spacedkd.models` makes the networks of this package known to timm.
+`spacedkd.data`, all schedules in `spacedkd.schedule`.
+`import spacedkd.models` makes the networks of this package known to timm.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Which model learns, and which are frozen while it does."""
+"""Modes of models: which of them learns, and which are frozen meanwhile."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
