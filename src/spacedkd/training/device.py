@@ -106,10 +106,10 @@ def _precision(spec: RunSpec) -> dict[str, Any]:
     if spec.precision == "64-true" and spec.engine.strategy != "fsdp":  # with which Fabric refuses this precision
         return {"plugins": [Float64()]}
     if spec.precision == "16-mixed":
-        if spec.engine.accelerator == "mps":
+        on_cpu = spec.engine.accelerator == "cpu" or not torch.cuda.is_available()
+        if spec.engine.accelerator != "cpu" and on_cpu and torch.backends.mps.is_available():
             raise UserError("Precision 16-mixed is for CUDA devices, not for mps: give --precision 32-true.")
-        wants_cpu = spec.engine.accelerator == "cpu" or not torch.cuda.is_available()
-        return {"plugins": [Float16("cpu" if wants_cpu else "cuda")]}
+        return {"plugins": [Float16("cpu" if on_cpu else "cuda")]}
     return {"precision": spec.precision}
 
 
