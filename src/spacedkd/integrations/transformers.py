@@ -24,7 +24,15 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from spacedkd.data.stream import smooth_labels
-from spacedkd.methods.losses import LOGIT_LOSSES, cross_entropy, detach_teacher
+from spacedkd.methods.losses import (
+    IGNORED,
+    LOGIT_LOSSES,
+    cross_entropy,
+    detach_teacher,
+    kl,
+    token_cross_entropy,
+    token_kl,
+)
 from spacedkd.runtime.errors import UserError, check_between, format_value, install_command, unknown
 from spacedkd.trajectory.snapshot_teacher import Snapshots, SnapshotTeacher
 
@@ -47,8 +55,6 @@ UNCLEAR = {
     *("FlaubertWithLMHeadModel", "XLMWithLMHeadModel", "XLNetLMHeadModel"),
 }
 """causal models by their name whose own loss takes labels that are shifted already, or that may learn in another way"""
-IGNORED = -100
-"""the label of what is not learned, such as padding"""
 
 
 class SnapshotCallback(TrainerCallback):
@@ -135,15 +141,23 @@ class DistillationMixin:
         student = _logits(outputs)
         labels = self._aligned(labels, student)
         kept = labels != IGNORED
-        z, y = student[kept].float(), labels[kept]
-        if not len(y):
+        count = int(kept.sum())
+        if not count:
             return 0 * student.sum()  # where the mean of nothing would be no number
-        loss = cross_entropy(z, smooth_labels(y, z.shape[1], self.args.label_smoothing_factor))
+        smoothing, of_tokens = self.args.label_smoothing_factor, student.ndim == 3
+        if of_tokens:
+            loss = token_cross_entropy(student, labels, shift=False, smoothing=smoothing)
+        else:
+            y = smooth_labels(labels[kept], student.shape[1], smoothing)
+            loss = cross_entropy(student[kept].float(), y)
         if self._taught is not None:
-            _, taught = detach_teacher(student, self._taught, "logits")
-            apart = self._apart(z, taught[kept].float(), self.temperature)
+            if of_tokens and self._apart is kl:
+                apart = token_kl(student, self._taught, labels, shift=False, temperature=self.temperature)
+            else:
+                _, taught = detach_teacher(student, self._taught, "logits")
+                apart = self._apart(student[kept].float(), taught[kept].float(), self.temperature)
             loss = self.label_weight * loss + self.logit_weight * apart
-        return loss if num_items_in_batch is None else loss * (len(y) / num_items_in_batch)
+        return loss if num_items_in_batch is None else loss * (count / num_items_in_batch)
 
     def _aligned(self, labels: Tensor, logits: Tensor) -> Tensor:
         """Return the label of each prediction, IGNORED where there is none."""
