@@ -20,6 +20,7 @@ LAYERS = [
     {"config"},
     {"learning_rate"},
     {"runs"},
+    {"methods.losses", "task"},
     {"data"},
     {"models"},
     {"methods"},

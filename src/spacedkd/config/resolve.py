@@ -42,6 +42,7 @@ from spacedkd.runtime.files import resolve_links
 from spacedkd.runtime.processes import check_count, check_threads
 from spacedkd.runtime.user_code import check_trusted, is_user_code, load_object, user_code, user_code_error
 from spacedkd.schedule import Duration, Online, Schedule, Turn
+from spacedkd.task import make_task
 from spacedkd.timeline import Timeline, forward_only_turns, timeline_turns
 
 MOST_STEPS = 10_000_000
@@ -120,7 +121,8 @@ class ResolvedRun:
     def progress(self, turn: Turn, gather: Callable[[Tensor], Tensor], micro_batch: int = 0) -> Progress:
         """Return what the method gets about a turn in addition to its batch."""
         is_replay = partial(self.timeline.is_replay, turn)
-        return Progress(turn.step, self.steps_per_epoch, self.total_steps, gather, micro_batch, is_replay)
+        task = self.data.task
+        return Progress(turn.step, self.steps_per_epoch, self.total_steps, gather, micro_batch, is_replay, task)
 
     def updates(self, turns: int) -> Counter[str]:
         """Return how many updates each role has made after this number of turns."""
@@ -153,6 +155,7 @@ def resolve(spec: RunSpec, objects: Objects | None = None, library: Library | No
     if spec.sync_batchnorm and spec.engine.processes == 1 and not spec.processes_before:
         raise UserError("sync_batchnorm does not matter on one device: give --devices too, or leave it out.")
     method = objects.method or build_method(spec.method)
+    method.check_task(spec.task)
     data = _load_data(spec, objects, library)
     steps_per_epoch = make_stream(spec, data, 0, spec.engine.processes).steps_per_epoch
     total = _total_steps(spec, steps_per_epoch)
@@ -328,11 +331,18 @@ def _stop_step(method: Method, role: str, steps_per_epoch: int, total: int) -> i
 def _load_data(spec: RunSpec, objects: Objects, library: Library) -> RunData:
     """Return the data of a run; where datasets do not say how many classes there are, the student's network does."""
     if not is_user_code(spec.data.source):
+        if spec.task != "classification":
+            raise UserError(
+                f"Task {spec.task} is learned from datasets of yours, and {spec.data.source} has classes: give "
+                "--data package.module:function, which returns two torch datasets, to train and to test on."
+            )
         return library.load(spec.data)
     pair = objects.data
     if pair is None:
         pair = _call("Data", spec.data.source, load_object(spec.data.source))
-    data = from_datasets(pair, objects.collate, spec.data.holdout)
+    data = from_datasets(pair, objects.collate, spec.data.holdout, make_task(spec))
+    if spec.task == "regression" and not data.class_names:
+        data = data.with_classes(data.test.inputs_and_labels(torch.arange(1))[1].shape[1])
     if not data.class_names:
         network = factory.build_network(spec.network, data.info, spec.seed, objects.network)
         data = data.with_classes(class_count(network, data.info.sample))

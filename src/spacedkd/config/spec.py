@@ -288,6 +288,13 @@ class NetworkSpec:
         return NetworkSpec(self.name, {key: value for key, value in self.options.items() if key not in trained})
 
 
+TASKS: Mapping[str, Mapping[str, str]] = {
+    "classification": {"accuracy": "accuracy"},
+    "regression": {"r2": "R²"},
+    "dense": {"miou": "mean IoU", "accuracy": "pixel accuracy"},
+}
+"""task -> the metrics that a run may choose its best epoch by, and what tables call them; the first is the default"""
+
 METHOD_CLASSES: Mapping[str, str] = {
     "none": "spacedkd.methods.no_kd:NoKD",
     "kd": "spacedkd.methods.kd:KD",
@@ -388,6 +395,13 @@ class RunSpec:
     method: MethodSpec = field(default_factory=MethodSpec)
     schedule: Schedule | None = option(None, paired=False)
     """order of the roles' turns; None is online for two or more roles"""
+    task: Literal["classification", "regression", "dense"] = option("classification", later=True)
+    """what is learned from datasets of yours: a class, numbers (regression), or a class for every pixel (dense)"""
+    metric: str | None = option(None, later=True)
+    """what chooses the best epoch and is compared: accuracy, r2, miou; None takes the first of the task. Others, such
+    as the MSE, are reported beside it"""
+    ignore_index: int | None = option(None, later=True)
+    """the label of pixels that do not count, in a dense task"""
     epochs: float = option(80.0, teacher="epochs")
     """passes over the training images"""
     batch_size: int = option(128, teacher="batch size")
@@ -491,7 +505,28 @@ class RunSpec:
                 raise UserError(f"{name} must be at least one step, got 0. Write 1ep for once an epoch.")
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"label_smoothing must be from 0 up to (not including) 1, got {self.label_smoothing:g}.")
+        self._check_task()
         self._check_average()
+
+    def _check_task(self) -> None:
+        """Refuse a metric that the task does not have, and settings that do not matter for it."""
+        if self.metric == "mse":
+            raise UserError("metric must be one of which more is better, such as r2; the MSE is reported beside it.")
+        if self.metric is not None and self.metric not in TASKS[self.task]:
+            raise unknown(f"metric of task {self.task}", self.metric, TASKS[self.task])
+        if self.ignore_index is not None and self.task != "dense":
+            raise UserError(f"ignore_index is about the pixels of task dense, not about {self.task}: leave it out.")
+        if self.task == "classification":
+            return
+        if self.label_smoothing or self.data.label_noise:
+            name = "label_smoothing" if self.label_smoothing else "label_noise"
+            raise UserError(f"{name} is about the labels of whole items, not about task {self.task}: leave it out.")
+
+    @property
+    def metric_title(self) -> str:
+        """What tables call the metric that the run is judged by: accuracy, R², mean IoU."""
+        titles = TASKS[self.task]
+        return titles[self.metric or next(iter(titles))]
 
     def _check_average(self) -> None:
         """Refuse averages that do not go together, and write the average as `averages.parse_average` does."""

@@ -258,13 +258,26 @@ def summarize_accuracies(entries: Iterable[Mapping[str, Any]]) -> tuple[dict[str
     return {role: _summarize_role(role_entries, chosen_on) for role, role_entries in by_role.items()}, chosen_on
 
 
-def _summarize_role(entries: Sequence[Mapping[str, Any]], chosen_on: str) -> dict[str, dict[str, dict[str, float]]]:
+def _summarize_role(entries: Sequence[Mapping[str, Any]], chosen_on: str) -> dict[str, dict[str, dict[str, Any]]]:
     last: dict[str, dict[str, float]] = entries[-1]["accuracy"]
     best = {head: max(entries, key=lambda entry: entry["accuracy"][chosen_on][head]) for head in last[chosen_on]}
     return {
         part: {
-            head: {"last": heads[head], "best": entry["accuracy"][part][head], "best_epoch": entry["epoch"]}
+            head: {
+                "last": heads[head],
+                "best": entry["accuracy"][part][head],
+                "best_epoch": entry["epoch"],
+                **_other_metrics(entries[-1], entry, part, head),
+            }
             for head, entry in best.items()
         }
         for part, heads in last.items()
     }
+
+
+def _other_metrics(last: Mapping[str, Any], best: Mapping[str, Any], part: str, head: str) -> dict[str, Any]:
+    """Return the metrics beside the one that a run is judged by, in entries of its last and its best epoch."""
+    if "metrics" not in last:
+        return {}
+    then, now = (entry["metrics"][part][head] for entry in (best, last))
+    return {"metrics": {name: {"last": value, "best": then[name]} for name, value in now.items()}}

@@ -220,7 +220,10 @@ class JournalCallback(Callback):
             self._add_event("loss", turn, values, result.images_per_second)
 
     def on_evaluate(self, turn: Turn, model: str, scores: Scores) -> None:
-        self._add_event("accuracy", turn, {"role": model, "accuracy": scores})
+        values: dict[str, Any] = {"role": model, "accuracy": scores}
+        if self._run.spec.task != "classification":
+            values |= {"metric": scores.metric, "metrics": scores.others}
+        self._add_event("accuracy", turn, values)
 
     def _add_event(
         self, event: str, turn: Turn, values: Mapping[str, Any], images_per_second: float | None = None

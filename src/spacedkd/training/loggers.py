@@ -67,7 +67,10 @@ def metrics_of(entry: Entry, images_per_second: float | None = None) -> dict[str
         metrics |= {"lr": entry["lr"]} | {f"loss/{name}": loss for name, loss in entry["losses"].items()}
     elif entry["event"] == "accuracy":
         scores = entry["accuracy"]
-        metrics |= {f"accuracy/{split}/{head}": score for split in scores for head, score in scores[split].items()}
+        name = entry.get("metric", "accuracy")
+        metrics |= {f"{name}/{split}/{head}": score for split in scores for head, score in scores[split].items()}
+        for split, heads in entry.get("metrics", {}).items():
+            metrics |= {f"{name}/{split}/{head}": value for head, by in heads.items() for name, value in by.items()}
     else:
         metrics["skipped"] = 1.0
     metrics |= {} if images_per_second is None else {"images_per_second": images_per_second}
