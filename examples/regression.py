@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import TensorDataset
 
 from spacedkd import MethodSpec, NetworkSpec, OptimizerSpec, Run, RunSpec, Spaced, train

@@ -294,6 +294,6 @@ def make_task(spec: RunSpec) -> Task:
     makes: Mapping[str, Callable[[], Task]] = {
         "classification": Classification,
         "regression": lambda: Regression(double=spec.precision == "64-true"),
-        "dense": lambda: Dense(spec.metric or "miou", spec.ignore_index),
+        "dense": lambda: Dense(spec.judged_by, spec.ignore_index),
     }
     return makes[spec.task]()

@@ -523,10 +523,14 @@ class RunSpec:
             raise UserError(f"{name} is about the labels of whole items, not about task {self.task}: leave it out.")
 
     @property
+    def judged_by(self) -> str:
+        """The name of the metric that the run is judged by: accuracy, r2, miou."""
+        return self.metric or next(iter(TASKS[self.task]))
+
+    @property
     def metric_title(self) -> str:
-        """What tables call the metric that the run is judged by: accuracy, R², mean IoU."""
-        titles = TASKS[self.task]
-        return titles[self.metric or next(iter(titles))]
+        """What tables call that metric: accuracy, R², mean IoU."""
+        return TASKS[self.task][self.judged_by]
 
     def _check_average(self) -> None:
         """Refuse averages that do not go together, and write the average as `averages.parse_average` does."""

@@ -80,6 +80,11 @@ class Run:
         return self.plan.get("computed_here", self.cost)
 
     @property
+    def resolution(self) -> float:
+        """The smallest difference of two accuracies, one test image; 0 for the metrics of other tasks."""
+        return 1 / self.plan["test_images"] if self.spec.task == "classification" else 0.0
+
+    @property
     def leader(self) -> str | None:
         """The role that is updated first in a block, where there is more than one role."""
         return self.roles[0] if len(self.roles) > 1 else None

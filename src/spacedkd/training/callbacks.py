@@ -544,6 +544,7 @@ class ProgressCallback(Callback):
             step=step,
             steps=self._ends[role],
             epochs=run.total_steps / run.steps_per_epoch,
+            metric=run.spec.metric_title,
         )
 
 

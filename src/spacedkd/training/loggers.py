@@ -185,7 +185,9 @@ def _open_named(
         if name == "csv":
             return csv_logger(folder, entries), frozenset()
         if name == "tensorboard":
-            return tensorboard_logger(folder, entries, flatten(to_json(spec)), student), frozenset()
+            return tensorboard_logger(
+                folder, entries, flatten(to_json(spec)), f"{student}/{spec.judged_by}"
+            ), frozenset()
         title = f"{spec.label}, seed {spec.seed}" if spec.label else run.name
         logger: Wandb | Mlflow
         logger = Wandb(folder, title) if name == "wandb" else Mlflow(folder, title)
@@ -244,7 +246,7 @@ def _metrics_with_speed(entry: Entry, speeds: Mapping[tuple[str, int], float]) -
 
 
 def tensorboard_logger(
-    folder: Path, entries: Sequence[Entry], settings: dict[str, Any], student: str
+    folder: Path, entries: Sequence[Entry], settings: dict[str, Any], score: str
 ) -> TensorBoardLogger:
     """Return a logger of TensorBoard files in this folder, with the settings for its HPARAMS tab."""
     from torch.utils.tensorboard.summary import hparams
@@ -253,7 +255,7 @@ def tensorboard_logger(
     speeds = {key: value for key, (value, _) in scalars.items() if key[0].endswith(SPEED)}
     Folder(folder.parents[1]).remove_tree(folder)
     logger = TensorBoardLogger(folder.parent, folder.name, version="", flush_secs=FLUSH_SECONDS)
-    for summary in hparams(settings, {f"{student}/accuracy/test/final": 0.0}):  # only the metric's name is written
+    for summary in hparams(settings, {f"{score}/test/final": 0.0}):  # only the metric's name is written
         logger.experiment._get_file_writer().add_summary(summary)
     for entry in entries:
         for tag, value in _metrics_with_speed(entry, speeds).items():

@@ -66,6 +66,8 @@ class Event(NamedTuple):
     """what `step` is after the role's last turn"""
     epochs: float = 0.0
     """epochs of the whole run"""
+    metric: str = "accuracy"
+    """title of the metric that `accuracy` is: another one in a task that is not classification"""
     losses: Mapping[str, float] = {}
     """losses of the turn by name; reading one synchronises with the device, unless the turn was logged"""
     lr: float | None = None
