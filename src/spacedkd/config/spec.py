@@ -398,8 +398,8 @@ class RunSpec:
     task: Literal["classification", "regression", "dense"] = option("classification", later=True)
     """what is learned from datasets of yours: a class, numbers (regression), or a class for every pixel (dense)"""
     metric: str | None = option(None, later=True)
-    """what chooses the best epoch and is compared: accuracy, r2, miou; None takes the first of the task. Others, such
-    as the MSE, are reported beside it"""
+    """what chooses the best epoch and is compared: accuracy, r2, miou, of which more is better; others, such as the
+    MSE, are reported beside it; None takes r2 for regression, miou for dense"""
     ignore_index: int | None = option(None, later=True)
     """the label of pixels that do not count, in a dense task"""
     epochs: float = option(80.0, teacher="epochs")

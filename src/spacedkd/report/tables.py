@@ -108,7 +108,8 @@ def other_metrics(comparison: ComparisonDocument) -> Table:
             [_arm(arm), *(Cell(f"{_others(arm)[name][epoch]:.4g}") for name in names for epoch in ("last", "best"))]
             for arm in comparison["arms"]
         ],
-        f"deepest head, mean over seeds; best is the best epoch by {_metric(comparison)}; of the MSE less is better",
+        f"deepest head, mean over seeds, not in percent; best is the best epoch by {_metric(comparison)}"
+        + ("; of the MSE less is better" if "mse" in names else ""),
         name="Other metrics",
         marked=[arm["label"] == comparison["against"] for arm in comparison["arms"]],
         least_width=min(LEAST_NAME, max(len(arm["label"]) for arm in comparison["arms"])),
