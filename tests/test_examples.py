@@ -32,7 +32,7 @@ def example(name: str) -> dict[str, Any]:
 def test_every_example_is_tested() -> None:
     tested = {"own_dataset", "own_loop", "own_method", "own_network", "spaced_versus_online", "text_classifier"}
     tested |= {"snapshots_own_loop", "snapshots_segmentation", "snapshots_accelerate", "snapshots_timm"}
-    tested |= {"snapshots_lightning", "snapshots_transformers"}
+    tested |= {"snapshots_lightning", "snapshots_transformers", "regression", "segmentation"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
 
 
@@ -145,6 +145,13 @@ def test_own_dataset_is_the_same_with_any_number_of_workers(tmp_path: Path) -> N
         run = main(tmp_path / str(workers), epochs=2, workers=workers)
     assert run.student() > 0.5
     assert_same_bits(tensors(tmp_path / "0"), tensors(tmp_path / "2"))
+
+
+@pytest.mark.parametrize(("name", "epochs", "least"), [("regression", 8, 0.5), ("segmentation", 5, 0.45)])
+def test_other_tasks(name: str, epochs: float, least: float, tmp_path: Path) -> None:
+    """R² is 0 where the answer is always the mean; the mean IoU is below 1/3 where it is always background."""
+    run = example(name)["main"](tmp_path / "run", epochs)
+    assert run.student() > least
 
 
 def test_text_classifier(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ With logits z [B, C] and labels y [B]:
 
     L = CE(z, y)
 
+In regression CE is the mean squared error, in a dense task a mean over pixels (`task.py`).
+
     spacedkd train --method none
 """
 
