@@ -52,6 +52,7 @@ benchmark: .venv/installed-for-tests
 	$(BIN)/python -m benchmarks.training_speed
 	$(BIN)/python -m benchmarks.evaluation_speed
 	$(BIN)/python -m benchmarks.curvature_speed
+	$(BIN)/python -m benchmarks.token_loss_memory
 
 docs: .venv/installed
 	$(BIN)/python -m spacedkd.methods.pages docs/methods

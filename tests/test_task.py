@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from spacedkd import (
+    DatasetStream,
     EngineSpec,
     MethodSpec,
     NetworkSpec,
@@ -37,6 +38,7 @@ from spacedkd.data.dataset import Items
 from spacedkd.data.stream import Order
 from spacedkd.evaluation.evaluate import evaluate
 from spacedkd.exporting.request import ExportRequest
+from spacedkd.methods import METHODS
 from spacedkd.methods.base import Ingredients, Losses, Method, Models, Progress
 from spacedkd.models.classifier import Classifier
 from spacedkd.report.page import render
@@ -236,6 +238,13 @@ def test_methods_that_learn_every_task(setting: Setting, name: str, options: dic
     assert {"label"} <= entry["losses"].keys()
 
 
+def test_the_methods_that_a_refusal_names() -> None:
+    able = [name for name in METHODS if "tasks" in vars(METHODS[name])]
+    assert able == ["none", "kd", "hinton", "eskd", "takd", "ban"]
+    with pytest.raises(UserError, match=", ".join(able[:-1])):
+        METHODS["dkd"]().check_task("dense")
+
+
 def test_a_trained_teacher_that_does_not_learn(tmp_path: Path) -> None:
     first = REGRESSION.train(tmp_path / "first")
     spec = REGRESSION.spec(
@@ -334,6 +343,7 @@ def test_one_number_for_each_item_may_be_flat() -> None:
     data = TensorDataset(inputs, targets[:, 0])
     items = Items(data, torch.arange(16), task=Regression(double=True), classes=1)
     assert torch.equal(items.inputs_and_labels(torch.arange(4))[1], targets[:4, :1])
+    assert DatasetStream(data, 4, 0, task=Regression()).batch(2).labels.shape == (4, 1)
 
     class Flat(nn.Module):
         def __init__(self) -> None:

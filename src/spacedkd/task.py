@@ -1,4 +1,4 @@
-"""What the networks of a run learn, and how good they are: classes, numbers, or a class for every pixel.
+"""Tasks: what the networks of a run learn, and how good they are. Classes, numbers, or a class for every pixel.
 
                      outputs z        labels y                 loss of labels   distillation         metrics
     classification   [B, C]           classes [B], or [B, C]   cross-entropy    the `logit_loss`     accuracy
@@ -40,7 +40,7 @@ class Task(Protocol):
 
     name: ClassVar[str]
     form: ClassVar[str]
-    """the outputs for each item, in messages"""
+    """the outputs of a network, in messages"""
     softens: ClassVar[bool]
     """whether outputs are logits, which a temperature softens"""
 
@@ -85,9 +85,9 @@ def _check_classes(labels: Tensor, rows: Sequence[int], classes: int | None) -> 
     """Refuse a label that is no class; `labels` have a row for each item."""
     outside = ((labels < 0) | (labels >= (classes or labels.max() + 1))).flatten(1)
     if outside.any():
-        item, place = outside.nonzero()[0].tolist()
+        item, pixel = outside.nonzero()[0].tolist()
         rule = f"there are {classes} classes, 0 to {classes - 1}" if classes else "labels count from 0"
-        raise UserError(f"Item {rows[item]} has label {int(labels.flatten(1)[item, place])}, and {rule}.")
+        raise UserError(f"Item {rows[item]} has label {int(labels.flatten(1)[item, pixel])}, and {rule}.")
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Classification:
     """One class for each item."""
 
     name: ClassVar[str] = "classification"
-    form: ClassVar[str] = "classes"
+    form: ClassVar[str] = "logits [{items}, classes]"
     softens: ClassVar[bool] = True
 
     def check_labels(self, labels: Any, rows: Sequence[int], classes: int | None) -> Tensor:
@@ -158,7 +158,7 @@ class Regression:
     """D numbers for each item."""
 
     name: ClassVar[str] = "regression"
-    form: ClassVar[str] = "numbers"
+    form: ClassVar[str] = "outputs [{items}, numbers]"
     softens: ClassVar[bool] = False
 
     double: bool = False
@@ -220,7 +220,7 @@ class Dense:
     """One class for each pixel."""
 
     name: ClassVar[str] = "dense"
-    form: ClassVar[str] = "classes, height, width"
+    form: ClassVar[str] = "logits [{items}, classes, height, width]"
     softens: ClassVar[bool] = True
 
     metric: str = "miou"

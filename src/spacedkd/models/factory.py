@@ -122,7 +122,7 @@ def check_network(network: nn.Module, name: str, info: DataInfo) -> None:
     logits, features = logits_and_features(output, name)
     if not info.task.fits(logits, items) or not logits.is_floating_point():
         raise UserError(
-            f"Network {name} must give float logits [{items}, {info.task.form}] for {shapes}, got "
+            f"Network {name} must give float {info.task.form.format(items=items)} for {shapes}, got "
             f"{_describe_shapes(logits)}."
         )
     if features is not None and (features.ndim < 2 or len(features) != items or not features.is_floating_point()):
