@@ -213,8 +213,8 @@ class Method(Protocol):
         tasks = vars(type(self)).get("tasks", ("classification",))
         if task not in tasks:
             raise UserError(
-                f"Method {type(self).__name__} learns {', '.join(tasks)}, not task {task}: use --method none, kd, "
-                'hinton, eskd, takd or ban, or name the task in `tasks = ("classification", ...)` of a method of yours.'
+                f"Method {type(self).__name__} learns {', '.join(tasks)}, not task {task}. Methods none, kd, hinton, "
+                'eskd, takd, ban do; one of yours names its own: tasks = ("classification", "regression", "dense").'
             )
 
     def check_schedule(self, schedule: Schedule) -> None:
