@@ -254,10 +254,12 @@ class Dense:
                 f"Labels {[*labels.shape]} do not fit outputs {[*outputs.shape]}: the network must give a class for "
                 "each pixel of its label, [B, classes, height, width]."
             )
+        # Pixels as rows, because on GPUs torch has no deterministic cross-entropy of [B, C, height, width].
+        rows, classes = outputs.movedim(1, -1).flatten(0, 2), labels.flatten()
         if self.ignore_index is None:
-            return F.cross_entropy(outputs, labels)
-        count = (labels != self.ignore_index).sum().clamp(min=1)
-        return F.cross_entropy(outputs, labels, ignore_index=self.ignore_index, reduction="sum") / count
+            return F.cross_entropy(rows, classes)
+        count = (classes != self.ignore_index).sum().clamp(min=1)
+        return F.cross_entropy(rows, classes, ignore_index=self.ignore_index, reduction="sum") / count
 
     def distillation_loss(self, student: Tensor, teacher: Tensor, labels: Tensor, divergence: Divergence) -> Tensor:
         """Return the method's divergence of each pixel's logits, a mean over the pixels that count."""

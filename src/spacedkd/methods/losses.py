@@ -335,7 +335,7 @@ def _label_loss(
     if not gradient:
         return value, None
     p = log_p.exp_().sub_(smoothing / log_p.shape[1])
-    return value, p.scatter_add_(1, target, p.new_full((1, 1), smoothing - 1).expand_as(target))
+    return value, p.scatter_(1, target, p.gather(1, target) + (smoothing - 1))
 
 
 def _token_mean(
