@@ -66,8 +66,6 @@ class Event(NamedTuple):
     """what `step` is after the role's last turn"""
     epochs: float = 0.0
     """epochs of the whole run"""
-    metric: str = "accuracy"
-    """title of the metric that `accuracy` is: another one in a task that is not classification"""
     losses: Mapping[str, float] = {}
     """losses of the turn by name; reading one synchronises with the device, unless the turn was logged"""
     lr: float | None = None
@@ -76,6 +74,8 @@ class Event(NamedTuple):
     """training speed of this role over the last 20 s, without evaluating and saving"""
     seconds_left: float | None = None
     """estimated seconds until the end of the run, with evaluating and saving"""
+    metric: str = "accuracy"
+    """title of the metric that `accuracy` is: another one in a task that is not classification"""
 
 
 EventFunction = Callable[[Event], None]
