@@ -529,7 +529,7 @@ class RunSpec:
 
     @property
     def metric_title(self) -> str:
-        """What tables call that metric: accuracy, R², mean IoU."""
+        """The title of that metric in tables: accuracy, R², mean IoU."""
         return TASKS[self.task][self.judged_by]
 
     def _check_average(self) -> None:
