@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
-from spacedkd import MethodSpec, RunSpec, Spaced, read_spec, train
+from spacedkd import MethodSpec, RunSpec, SnapshotTeacher, Spaced, Targets, read_spec, seeded_loader, train
 from spacedkd.config.serialization import to_json
 from tests.conftest import assert_same_bits, tensors
 from tests.training.stopping import assert_same_run
@@ -33,6 +34,7 @@ def test_every_example_is_tested() -> None:
     tested = {"own_dataset", "own_loop", "own_method", "own_network", "spaced_versus_online", "text_classifier"}
     tested |= {"snapshots_own_loop", "snapshots_segmentation", "snapshots_accelerate", "snapshots_timm"}
     tested |= {"snapshots_lightning", "snapshots_transformers", "regression", "segmentation"}
+    tested |= {"cached_targets_lm"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
 
 
@@ -48,6 +50,22 @@ def test_snapshots(name: str, least: float, tmp_path: Path) -> None:
     accuracy = example(f"snapshots_{name}")["main"](tmp_path)
     assert accuracy.keys() == {"teacher", "student"}
     assert min(accuracy.values()) > least
+
+
+def test_cached_targets_of_a_language_model(tmp_path: Path) -> None:
+    """The second student has no teacher: it reads the eight likeliest characters of each position."""
+    lm = example("cached_targets_lm")
+    perplexity = lm["main"](tmp_path)
+    assert max(perplexity.values()) < 30 < lm["CLASSES"]
+    targets = Targets(tmp_path / "targets")
+    assert targets.steps == [*range(lm["STEPS"])]
+    teacher = SnapshotTeacher(tmp_path / "teacher", lm["INTERVAL"], lm["network"], total=lm["STEPS"])
+    (ids,) = next(iter(seeded_loader(lm["train"], lm["BATCH"], seed=0, steps=range(70, 71))))
+    live, cached = teacher.seek(70)(input_ids=ids).logits.softmax(-1), targets.read(70)["logits"].softmax(-1)
+    likeliest = live.topk(8).indices
+    torch.testing.assert_close(cached.gather(-1, likeliest), live.gather(-1, likeliest), rtol=1e-3, atol=1e-5)
+    whole = lm["STEPS"] * ids.numel() * lm["CLASSES"] * 4
+    assert sum(file.stat().st_size for file in (tmp_path / "targets").iterdir()) < 0.25 * whole
 
 
 def test_snapshots_accelerate_stopped_and_started_again(tmp_path: Path) -> None:

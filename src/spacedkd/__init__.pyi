@@ -86,3 +86,4 @@ from .training.loop import Event as Event
 from .training.train import train as train
 from .trajectory.snapshot_teacher import Snapshots as Snapshots
 from .trajectory.snapshot_teacher import SnapshotTeacher as SnapshotTeacher
+from .trajectory.targets import Targets as Targets

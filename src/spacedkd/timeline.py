@@ -125,6 +125,17 @@ class Timeline:
         for number in range(done, len(self)):
             yield Turn(self._roles[self._role_numbers[number]], self._steps[number])
 
+    def in_parts(self, role: str, steps: int) -> "Timeline":
+        """Return this timeline with the blocks of a role cut before each multiple of a number of steps.
+
+        A part is a block that begins with its own role: as after a resume in the middle of a block.
+
+        >>> timeline = Timeline(("a", "b"), Spaced("5st").turns(("a", "b"), range(5)), ("a", "b")).in_parts("b", 2)
+        >>> [(block.role, block.start, [*block.steps]) for block in timeline.blocks()]
+        [('a', 0, [0, 1, 2, 3, 4]), ('b', 5, [0, 1]), ('b', 7, [2, 3]), ('b', 9, [4])]
+        """
+        return _TimelineInParts(self, role, steps)
+
     def blocks(self, after: int = 0) -> Iterator[Block]:
         """Yield the blocks after the first `after` turns; of a block that is partly done, the turns that are left."""
         steps, start = memoryview(self._steps), after  # a view: an offline run has one block of all steps
@@ -186,6 +197,23 @@ class Timeline:
         return replays
 
 
+class _TimelineInParts(Timeline):
+    def __init__(self, whole: Timeline, role: str, steps: int) -> None:
+        vars(self).update(vars(whole))
+        self._whole, self._role, self._part = whole, role, steps
+
+    def blocks(self, after: int = 0) -> Iterator[Block]:
+        for block in self._whole.blocks(after):
+            start, numbers = block.start, block.steps
+            for _, part in groupby(numbers, key=lambda step: step // self._part if block.role == self._role else 0):
+                steps = [*part]
+                yield Block(block.role, start, steps)
+                start += len(steps)
+
+    def is_replay(self, turn: Turn) -> bool:
+        return self._whole.is_replay(turn)
+
+
 def describe_order(timeline: Timeline, most: int = 4) -> str:
     """Return the steps of the first `most` blocks, in words.
 
@@ -230,7 +258,16 @@ def updates_seen(turns: Iterable[Turn], leader: str, by: str) -> set[int]:
     >>> updates_seen(Spaced("2st").turns(("teacher", "student"), range(5)), "teacher", by="student")
     {2, 4, 5}
     """
-    return {updates for turn, updates, _ in _leader_progress(turns, leader) if turn.role == by}
+    return {updates for _, updates in updates_by_step(turns, leader, by)}
+
+
+def updates_by_step(turns: Iterable[Turn], leader: str, by: str) -> Iterator[tuple[int, int]]:
+    """Yield each step of role `by`, in the order of its turns, with the leader's number of updates before it.
+
+    >>> [*updates_by_step(Spaced("2st").turns(("teacher", "student"), range(3)), "teacher", by="student")]
+    [(0, 2), (1, 2), (2, 3)]
+    """
+    return ((turn.step, updates) for turn, updates, _ in _leader_progress(turns, leader) if turn.role == by)
 
 
 class TeacherUpdates:

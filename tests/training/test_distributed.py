@@ -54,6 +54,17 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path, two: OnTwo, name: s
         assert_close(two.run("compiled"), tmp_path / "one")
 
 
+def test_each_process_caches_and_reads_its_part_of_the_batches(two: OnTwo) -> None:
+    assert sorted(folder.name for folder in (two.run("caches") / "targets").iterdir() if folder.is_dir()) == [
+        "rank0",
+        "rank1",
+    ]
+    student = (two.run("kd") / "student/model.safetensors").read_bytes()
+    for name in ("caches", "reads"):
+        assert (two.run(name) / "student/model.safetensors").read_bytes() == student
+        assert (two.run(name) / "journal.jsonl").read_bytes() == (two.run("kd") / "journal.jsonl").read_bytes()
+
+
 @pytest.mark.parametrize("name", WITH_BATCHNORM)
 def test_batch_norm_over_all_processes_is_that_of_one(tmp_path: Path, two: OnTwo, name: str) -> None:
     train(WITH_BATCHNORM[name], tmp_path / "one")

@@ -41,7 +41,7 @@ from spacedkd.runtime.errors import UserError, unknown
 from spacedkd.runtime.files import resolve_links
 from spacedkd.runtime.processes import check_count, check_threads
 from spacedkd.runtime.user_code import check_trusted, is_user_code, load_object, user_code, user_code_error
-from spacedkd.schedule import Duration, Online, Schedule, Turn
+from spacedkd.schedule import Duration, Offline, Online, Schedule, Turn
 from spacedkd.task import make_task
 from spacedkd.timeline import Timeline, forward_only_turns, timeline_turns
 
@@ -199,6 +199,7 @@ def resolve_spec(spec: RunSpec, objects: Objects | None = None, library: Library
     names = {"network": spec.network.name, "optimizer": spec.optimizer.name, "lr": spec.rate.shape}
     check_trusted(name for field, name in names.items() if field not in objects.described)
     method, schedule = resolve_method(spec, objects.method)
+    spec = _with_teachers_journal(spec, method)
     teacher = None if spec.teacher is None else factory.with_converted_options(spec.teacher, objects.teacher)
     return replace(
         spec,
@@ -208,9 +209,24 @@ def resolve_spec(spec: RunSpec, objects: Objects | None = None, library: Library
         method=describe(method),
         schedule=schedule,
         teacher_path=None if spec.teacher_path is None else str(resolve_links(Path(spec.teacher_path))),
+        targets_path=None if spec.targets_path is None else str(resolve_links(Path(spec.targets_path))),
         precision=best_precision(spec.engine.accelerator) if spec.precision == "auto" else spec.precision,
         engine=_resolve_engine(spec.engine),
     )
+
+
+def _with_teachers_journal(spec: RunSpec, method: Method) -> RunSpec:
+    """Return a spec whose cached targets come with the journal of the teacher, where the teacher learns.
+
+    A run that reads the targets takes the teacher's lines of its journal from the run that recorded the teacher.
+    """
+    if spec.cache_targets and spec.targets_path is not None:
+        raise UserError("--targets-path reads the targets of another run, so there are none to cache: leave one out.")
+    if len(method.roles) == 1 or spec.teacher_path is not None:
+        return spec
+    if spec.targets_path is not None:
+        return replace(spec, teacher_path=spec.targets_path)
+    return replace(spec, record=(Offline(),)) if spec.cache_targets and not spec.record else spec
 
 
 def resolve_method(spec: RunSpec, method: Method | None = None) -> tuple[Method, Schedule | None]:

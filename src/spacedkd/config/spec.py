@@ -248,6 +248,10 @@ OURS = re.compile(r"resnet\d+(_small(_w\d+)?|x\d)|(mlp|cnn)_1d")
 """the names of our networks: ResNets for small images, and small networks for signals"""
 # No 16-mixed: its loss scale would be shared by teacher and student, and the student could change the teacher.
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true", "64-true")
+TARGETS_FORM = re.compile(
+    r"(whole|float16|bfloat16)|(top-k):([1-9]\d{0,5})|(sample):([1-9]\d{0,5})(?:@((?!0+(?:\.0+)?$)\d{1,4}(?:\.\d+)?))?"
+)
+"""names of the forms in which a teacher's logits are cached, which `trajectory.targets` reads"""
 
 
 @dataclass(frozen=True)
@@ -464,6 +468,15 @@ class RunSpec:
     """record the averages for students of these intervals only; none given, for all intervals of --record"""
     teacher_path: str | None = option(None, identity="never")
     """a run whose recorded teacher is replayed here: this run trains the student alone, to the same bits"""
+    cache_targets: bool = option(False, identity="never", later=True)
+    """write the outputs of the student's frozen teacher at each step to RUN/targets, for other students with
+    --targets-path"""
+    targets_path: str | None = option(None, identity="never", later=True)
+    """a run with --cache-targets whose targets are read here: this run trains the student alone, to the same bits, and
+    no teacher is loaded or called"""
+    targets_form: str = option("whole", later=True)
+    """the teacher's logits as the student sees them: whole, float16, bfloat16, top-k:50 (the rest of the probability is
+    spread evenly), or sample:50@3 (50 classes drawn at temperature 3)"""
     label: str = option("", identity="never")
     """the arm of a comparison this run belongs to"""
     objects: Options = field(default_factory=dict)
@@ -506,6 +519,11 @@ class RunSpec:
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"label_smoothing must be from 0 up to (not including) 1, got {self.label_smoothing:g}.")
         self._check_task()
+        if TARGETS_FORM.fullmatch(self.targets_form) is None:
+            raise UserError(
+                f"targets_form must be whole, float16, bfloat16, top-k:COUNT or sample:COUNT@TEMPERATURE, for instance "
+                f"top-k:50; got {self.targets_form!r}."
+            )
         self._check_average()
 
     def _check_task(self) -> None:

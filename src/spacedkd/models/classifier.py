@@ -45,6 +45,8 @@ class Classifier(nn.Module):
     """
 
     head_names: tuple[str, ...] = ("final",)
+    features_name = "pooled features"
+    """what the features of a prediction are, for targets that are cached"""
 
     def __init__(self, network: nn.Module, adapter: nn.Module | None = None, distillation_token: bool = False) -> None:
         super().__init__()

@@ -380,7 +380,8 @@ def of_run_forecast(forecast: Forecast) -> Table:
             "disk",
             f"{amount(disk.needed, 'B')}: checkpoint {amount(disk.checkpoint, 'B')}, three of them while one is "
             f"written, students {amount(disk.students, 'B')}, journal {amount(disk.journal, 'B')}"
-            + (f", snapshots {amount(disk.snapshots, 'B')}" if disk.snapshots else ""),
+            + (f", snapshots {amount(disk.snapshots, 'B')}" if disk.snapshots else "")
+            + (f", targets {amount(disk.targets, 'B')}" if disk.targets else ""),
         ),
         ("time left", _time(forecast)),
         *([("faster", forecast.advice)] if forecast.advice else []),

@@ -204,6 +204,10 @@ class SnapshotsGone(UserError):
     """Recorded snapshots that a run needs are gone or damaged; training the teacher again restores them."""
 
 
+class TargetsGone(UserError):
+    """Cached targets that a student needs are missing or damaged; the teacher itself can take their place."""
+
+
 def unknown(what: str, name: str, available: Iterable[str]) -> UserError:
     """Return an error for a name that does not exist, with similar and available names.
 

@@ -130,11 +130,14 @@ class Cost(Callback):
         self.counts[turn.role][f"{learner} updates"] += 1
         self.counts[turn.role][f"{learner} images"] += result.images
 
-    def summary(self, others: Iterable[Mapping[str, int]] = ()) -> dict[str, Any]:
-        """Return totals over all models, and the counts they are made of; counts of `others` are added."""
+    def summary(self, others: Iterable[Mapping[str, int]] = (), without: str | None = None) -> dict[str, Any]:
+        """Return totals over all models, and the counts they are made of.
+
+        Counts of `others` are added; those of the model `without`, whose outputs were not computed, are left out.
+        """
         counts: Counter[str] = Counter()
         for role_counts in (*self.counts.values(), *others):
-            counts.update(role_counts)
+            counts.update({k: n for k, n in role_counts.items() if without is None or not k.startswith(f"{without} ")})
 
         def total(ending: str) -> int:
             return sum(count for name, count in counts.items() if name.endswith(ending))
@@ -270,6 +273,27 @@ class RecordingCallback(Callback):
             self._refresh_averages(turn.role)
         if self._writes:
             self.recorder.save(turn, self._cost.counts[turn.role])
+
+
+class TargetsCallback(Callback):
+    """Writes the outputs of the student's teacher that were collected, where the run caches them: before every save."""
+
+    def __init__(self, state: TrainingState) -> None:
+        self._run, self._outputs = state.run, state.teacher_outputs
+
+    def _flush(self) -> None:
+        if self._outputs is not None:
+            self._outputs.flush()
+
+    def on_turn_end(self, turn: Turn) -> None:
+        if self._run.saves(turn):
+            self._flush()
+
+    def on_stop(self) -> None:
+        self._flush()
+
+    def on_end(self) -> None:
+        self._flush()
 
 
 HEARTBEAT_SECONDS = 5.0
@@ -588,8 +612,9 @@ class ResultCallback(Callback):
             "test_images": len(run.data.evaluated_splits()["test"]),
             **self.parts.best.summary(),
         }
-        if state.replayed and not run.spec.engine.pipeline:
-            facts["computed_here"] = self.parts.cost.summary()
+        read = None if state.cached_teacher is None else state.cached_teacher.seen
+        if (state.replayed or read is not None) and not run.spec.engine.pipeline:
+            facts["computed_here"] = self.parts.cost.summary(without=read)
         if run.spec.on_nonfinite == "skip":
             facts["skipped_updates"] = count_skipped(read_journal(folder.journal, folder.handle))
         machine = describe_machine(state.fabric, run.spec)

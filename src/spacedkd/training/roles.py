@@ -66,6 +66,8 @@ class TrainedRole:
         """
         with explain_errors(self.state.run.spec, Turn(block.role, block.steps[0])):
             yield from self._replay.load(self._all_ready)
+            if self.state.cached_teacher is not None:
+                yield from self.state.cached_teacher.wait(block, self._all_ready)
             self.state.activate(self.name)
             if previous != self.name:  # equal where a block is resumed in its middle: this was done at its start
                 for teacher in self.state.run.roles[: self.state.run.roles.index(self.name)]:
@@ -115,6 +117,8 @@ class TrainedRole:
         masks: list[str | int] = [*dropout_key(turn, run.spec.frozen_mode), fabric.global_rank]
         device.seed(fabric.device, seed_for(run.spec.seed, "masks", *masks, *([number] if number else [])))
         self._cost.start_part(turn.role, state.stream.size(turn.step), number, run.spec.accumulate)
+        if state.teacher_outputs is not None:
+            state.teacher_outputs.seek(turn, number)
         losses = run.method.losses(turn.role, state.models, batch, run.progress(turn, self._gather, number))
         _check_losses(losses, run.spec.method.name, turn)
         return losses
