@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spacedkd.integrations
-from spacedkd import Snapshots, SnapshotTeacher, UserError, losses
+from spacedkd import Snapshots, SnapshotTeacher, Spacing, UserError, losses
 from tests.conftest import assert_same_bits
 from tests.integrations.digits import BATCH, INTERVAL, STEPS, TRAIN, loader, network, ours, sgd
 from tests.training.two_processes import finished, started, torchrun_variables
@@ -24,9 +24,8 @@ transformers = pytest.importorskip("transformers")
 from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 
 from spacedkd.integrations.transformers import (  # noqa: E402
-    DistillationMixin,
-    DistillationTrainer,
-    SnapshotCallback,
+    StudentMixin,
+    StudentTrainer,
     predicts_next_token,
 )
 
@@ -73,7 +72,7 @@ class OurBatches(Trainer):
         return self.accelerator.prepare(loader(collate=named))
 
 
-class Student(DistillationMixin, OurBatches):
+class Student(StudentMixin, OurBatches):
     """Notes which teacher it has."""
 
     def _ask(self, inputs: Any) -> Tensor:
@@ -100,28 +99,34 @@ def fit(
     return made
 
 
+def taught(snapshots: Path, folder: Path, *callbacks: Any, **options: Any) -> Any:
+    """A student's run by a Spacing."""
+    spacing = Spacing(snapshots, INTERVAL)
+    return fit(
+        Student, folder, spacing.transformers.student(), *callbacks, teacher=spacing.teacher(Classifier), **options
+    )
+
+
 def test_both_runs_have_the_bits_of_ours(tmp_path: Path) -> None:
     expected = ours(tmp_path / "ours")
     left = tmp_path / "left"
-    teacher = fit(OurBatches, tmp_path / "teacher", SnapshotCallback(Snapshots(left, INTERVAL)))
-    assert {path.name for path in left.iterdir()} == {f"step-{n}.safetensors" for n in (7, 14, 20)}
+    teacher = fit(OurBatches, tmp_path / "teacher", Spacing(left, INTERVAL).transformers.teacher())
+    assert {path.name for path in left.glob("step-*")} == {f"step-{n}.safetensors" for n in (7, 14, 20)}
     assert_same_bits(teacher.model.network.state_dict(), expected["teacher"])
     assert_same_bits(
         load_file(left / "step-20.safetensors"), load_file(tmp_path / "teacher/checkpoint-20/model.safetensors")
     )
 
     noted.clear()
-    student = fit(Student, tmp_path / "student", teacher=SnapshotTeacher(left, INTERVAL, Classifier, total=STEPS))
+    student = taught(left, tmp_path / "student")
     assert_same_bits(student.model.network.state_dict(), expected["student"])
     assert noted == UPDATES
     assert_same_bits(load_file(tmp_path / "student/checkpoint-20/model.safetensors"), student.model.state_dict())
 
     noted.clear()
-    seen = SnapshotTeacher(left, INTERVAL, Classifier, total=STEPS)
     with pytest.raises(Stop):  # after 13 steps, in the middle of an epoch and of a block
-        fit(Student, tmp_path / "stopped", StopAfter(13), teacher=seen)
-    seen = SnapshotTeacher(left, INTERVAL, Classifier, total=STEPS)
-    resumed = fit(Student, tmp_path / "stopped", resume=True, teacher=seen)
+        taught(left, tmp_path / "stopped", StopAfter(13))
+    resumed = taught(left, tmp_path / "stopped", resume=True)
     assert_same_bits(resumed.model.network.state_dict(), expected["student"])
     assert noted == UPDATES[:13] + UPDATES[12:]
 
@@ -133,10 +138,10 @@ def test_both_runs_have_the_bits_of_ours(tmp_path: Path) -> None:
 
 def test_a_resumed_teacher_with_dropout_has_the_same_bits(tmp_path: Path) -> None:
     """Its generators are in the Trainer's checkpoints; its own snapshots would refuse other weights."""
-    whole = fit(OurBatches, tmp_path / "whole", SnapshotCallback(Snapshots(tmp_path / "left", 4)), dropout=0.5)
+    whole = fit(OurBatches, tmp_path / "whole", Spacing(tmp_path / "left", 4).transformers.teacher(), dropout=0.5)
     with pytest.raises(Stop):  # the last checkpoint is that of step 12
         fit(OurBatches, tmp_path / "part", StopAfter(13), dropout=0.5)
-    again = SnapshotCallback(Snapshots(tmp_path / "left", 4))
+    again = Spacing(tmp_path / "left", 4).transformers.teacher()
     resumed = fit(OurBatches, tmp_path / "part", again, resume=True, dropout=0.5)
     assert_same_bits(resumed.model.state_dict(), whole.model.state_dict())
 
@@ -252,7 +257,7 @@ def test_an_update_is_the_mean_over_all_its_tokens(
         use_cpu=True,
         dataloader_pin_memory=False,
     )
-    DistillationTrainer(
+    StudentTrainer(
         student,
         args,
         train_dataset=[{"input_ids": one, "labels": label} for one, label in zip(ids, labels, strict=True)],
@@ -281,7 +286,7 @@ def after_random_tokens(model: Any, folder: Path, **options: Any) -> float:
         use_cpu=True,
         dataloader_pin_memory=False,
     )
-    trainer = DistillationTrainer(
+    trainer = StudentTrainer(
         model,
         args,
         train_dataset=[{"input_ids": row, "labels": row} for row in drawn],
@@ -383,7 +388,7 @@ def test_logits_of_which_nobody_knows_what_they_predict(
     )
     data = [{"input_ids": torch.zeros(6), "labels": torch.zeros(labels[1:], dtype=torch.long)} for _ in range(2)]
     with pytest.raises(UserError, match=line):
-        DistillationTrainer(
+        StudentTrainer(
             Fixed(), args, train_dataset=data, teacher=SnapshotTeacher(tmp_path, 1, Fixed), **options
         ).train()
 
@@ -413,16 +418,20 @@ def students_weights(folder: Path, items: int) -> dict[str, Tensor]:
         return model
 
     torch.manual_seed(0)
-    run(Trainer, llama(), SnapshotCallback(Snapshots(folder / "left", 2)))
-    teacher = SnapshotTeacher(folder / "left", 2, llama, total=4)
-    return dict(run(DistillationTrainer, llama(Inherited), teacher=teacher).state_dict())
+    run(Trainer, llama(), Spacing(folder / "left", 2).transformers.teacher())
+    spacing = Spacing(folder / "left", 2)
+    student = spacing.transformers.student()
+    return dict(run(StudentTrainer, llama(Inherited), student, teacher=spacing.teacher(llama)).state_dict())
 
 
 def test_two_processes(tmp_path: Path) -> None:
     """Half of each batch in each, with different numbers of labels: what one process learns, up to rounding."""
     for code, _, errors in finished(started(["-m", __name__, str(tmp_path / "two")], torchrun_variables())):
         assert code == 0, errors
-    assert {path.name for path in (tmp_path / "two" / "left").iterdir()} == {"step-2.safetensors", "step-4.safetensors"}
+    assert {path.name for path in (tmp_path / "two" / "left").glob("step-*")} == {
+        "step-2.safetensors",
+        "step-4.safetensors",
+    }
     expected = students_weights(tmp_path / "one", 4)
     torch.testing.assert_close(load_file(tmp_path / "two" / "student.safetensors"), expected, atol=1e-6, rtol=0)
 
