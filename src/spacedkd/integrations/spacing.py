@@ -611,7 +611,7 @@ class Passes:
         if self._all_steps is not None and self._seeded is not None:
             whole, self._seeded.steps = self._all_steps, range(position.batches, self._all_steps.stop)
             try:
-                yield from self._pass(position, 0)
+                yield from self._pass(position, 0, is_middle=position.batches > self.start)
             finally:
                 self._seeded.steps = whole
             return
@@ -619,28 +619,33 @@ class Passes:
         for epoch in range(first, first + 1 if self._epochs is None else self._epochs):
             if self._seeded is not None:
                 self._seeded.set_step(position.batches)
-                yield from self._pass(position, 0)
+                yield from self._pass(position, 0, is_middle=epoch == first and done > 0)
             else:
                 set_epoch = getattr(self._loader, "set_epoch", None) or getattr(
                     base_sampler(self._loader), "set_epoch", None
                 )
                 if set_epoch is not None:
                     set_epoch(epoch)
-                yield from self._pass(position, done if epoch == first else 0)
+                skip = done if epoch == first else 0
+                yield from self._pass(position, skip, is_middle=skip > 0)
 
-    def _pass(self, position: Position, skip: int) -> Iterator[Any]:
-        """Yield the batches of a pass after the first `skip`, which are loaded to draw what they drew."""
+    def _pass(self, position: Position, skip: int, is_middle: bool) -> Iterator[Any]:
+        """Yield the batches of a pass after the first `skip`, which are loaded to draw what they drew.
+
+        A plain loader draws when it is iterated. So the generators of a resumed run are restored before that where the
+        pass begins, and afterwards in its middle.
+        """
         resumed, position.to_restore = position.to_restore, None
-        if skip and position.at_pass_start is not None:
+        if is_middle and position.at_pass_start is not None:
             set_all_generator_states(position.at_pass_start, self.own_generators)
-        elif not skip:
+        elif not is_middle:
             if resumed is not None:
                 set_all_generator_states(resumed, self.own_generators)
             position.at_pass_start = all_generator_states(self.own_generators)
         batches = iter(self._loader)
         for _ in range(skip):
             next(batches, None)
-        if resumed is not None:
+        if is_middle and resumed is not None:
             set_all_generator_states(resumed, self.own_generators)
         yield from batches
 

@@ -9,9 +9,8 @@
 Trainers that take a teacher themselves, such as TRL's, need the callback alone. The Trainer's own checkpoints are
 snapshots too: after `save_steps=30`, `Spacing("runs/teacher", 30)` reads checkpoint-30, checkpoint-60, ...
 
-Steps are the Trainer's `global_step`, which counts updates, so accumulated gradients
-and `resume_from_checkpoint` need nothing more. The order of the batches is a function of `data_seed` and the epoch:
-give both runs the same.
+Steps are the Trainer's `global_step`, which counts updates, so accumulated gradients and `resume_from_checkpoint` need
+nothing more. The order of the batches is a function of `data_seed` and the epoch: give both runs the same.
 
 A language model's logits [B, L, V] at a place are its prediction of a token: of the next one in a causal model, whose
 labels are therefore shifted, of the one there in any other. Which it is follows from the model's class, or from

@@ -99,12 +99,12 @@ class SnapshotStore(ABC):
         """
         tensors, source = self.read(update) if tensors is None else tensors, self.find(update) or self.folder
         frozen = self.frozen_digest(update)
+        load_weights(network, tensors, prefix, source, partly=frozen is not None)
         if check_frozen and frozen is not None and frozen != digest_of_frozen(network, leave_out=tensors.keys()):
             raise UserError(
                 f"{source} holds trained parameters alone, and the frozen ones of the network given "
                 f"({type(network).__name__}) are others: give network= the base that was trained upon."
             )
-        load_weights(network, tensors, prefix, source, partly=frozen is not None)
 
     def read_when_available(self, update: int, seconds: float) -> dict[str, Tensor] | None:
         """Return the tensors of a snapshot as soon as it is complete; None if it does not come in time.
