@@ -629,6 +629,14 @@ class Passes:
                 skip = done if epoch == first else 0
                 yield from self._pass(position, skip, is_middle=skip > 0)
 
+    def _finish_pass_before(self, position: Position) -> None:
+        """Bring the loader's own generators to the end of the last pass; a sampler draws after its last batch too."""
+        if self.own_generators and self._seeded is None and position.at_pass_start is not None:
+            set_all_generator_states(position.at_pass_start, self.own_generators)
+            iter(self._loader)  # it draws a seed for its workers
+            for _ in getattr(self._loader, "batch_sampler", None) or getattr(self._loader, "sampler", ()):
+                pass
+
     def _pass(self, position: Position, skip: int, is_middle: bool) -> Iterator[Any]:
         """Yield the batches of a pass after the first `skip`, which are loaded to draw what they drew.
 
@@ -640,7 +648,8 @@ class Passes:
             set_all_generator_states(position.at_pass_start, self.own_generators)
         elif not is_middle:
             if resumed is not None:
-                set_all_generator_states(resumed, self.own_generators)
+                self._finish_pass_before(position)
+                set_generator_states(resumed, _device())
             position.at_pass_start = all_generator_states(self.own_generators)
         batches = iter(self._loader)
         for _ in range(skip):
