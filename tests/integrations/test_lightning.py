@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import spacedkd.integrations
-from spacedkd import SeededBatchSampler, SnapshotTeacher, Spacing, UserError
+from spacedkd import SeededBatchSampler, SnapshotTeacher, Spacing, UserError, seeded_loader
 from tests.conftest import assert_same_bits
 from tests.integrations.digits import BATCH, INTERVAL, STEPS, TRAIN, loader, loss_of, network, ours, sgd
 from tests.training.two_processes import finished, started, torchrun_variables
@@ -248,6 +248,95 @@ def test_the_teacher_is_no_hyperparameter(weights_only: bool, snapshots: Path, t
     assert_same_bits(loaded.network.state_dict(), module.network.state_dict())
     assert loaded.teacher is teacher
     assert WithHyperparameters.load_from_checkpoint(tmp_path / "saved" / "one.ckpt").teacher is None
+
+
+class Distilled(Module):
+    """Has KD in its validation too; what it notes are the teacher's updates there and in training."""
+
+    teacher: Any = None  # type: ignore[assignment]  # a class attribute, which would hide a submodule
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.teacher
+        self.notes: list[tuple[str, int, int | None]] = []
+
+    def note(self, kind: str, x: Tensor) -> Tensor:
+        answer: Tensor = self.teacher(x)
+        self.notes.append((kind, self.trainer.global_step, self.teacher.updates))
+        return answer
+
+    def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
+        return loss_of(self.network(batch[0]), batch[1], self.note("train", batch[0]))
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], _: int) -> None:
+        loss_of(self.network(batch[0]), batch[1], self.note("validate", batch[0]))
+
+    def val_dataloader(self) -> Any:
+        return DataLoader([*zip(TRAIN.images, TRAIN.labels, strict=True)][:BATCH], BATCH)
+
+
+@pytest.mark.filterwarnings("ignore:The 'val_dataloader' does not have many workers")
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
+def test_validation_has_the_teacher_of_the_step_just_learned(snapshots: Path, tmp_path: Path) -> None:
+    """And the sanity check before training that of the first step."""
+
+    def expected(first: int) -> list[tuple[str, int, int]]:
+        teacher = [7] * 7 + [14] * 7 + [20] * 6
+        notes = []
+        for step in range(first, STEPS):
+            notes.append(("train", step, teacher[step]))
+            if (step + 1) % 5 == 0:
+                notes.append(("validate", step + 1, teacher[step]))
+        return notes
+
+    module = Distilled()
+    fit(module, Spacing(snapshots, INTERVAL).lightning.student(network), val_check_interval=5, num_sanity_val_steps=1)
+    assert module.notes == [("validate", 0, 7), *expected(0)]
+    with_parts, seeking = taught_by(snapshots)
+    fit(with_parts, seeking)
+    assert_same_bits(module.network.state_dict(), with_parts.network.state_dict())
+
+    checkpoint = cut_off(Distilled(), tmp_path, Spacing(snapshots, INTERVAL).lightning.student(network), 8)
+    resumed = Distilled()
+    callback = Spacing(snapshots, INTERVAL).lightning.student(network)
+    fit(resumed, callback, resume=checkpoint, val_check_interval=5)
+    assert [note for note in resumed.notes if note[0] == "train"] == [n for n in expected(8) if n[0] == "train"]
+    assert {note for note in resumed.notes if note[0] == "validate"} <= {*expected(8), ("validate", 8, 14)}
+    assert_same_bits(resumed.network.state_dict(), module.network.state_dict())
+
+
+def test_a_part_that_is_called_teacher_stays(snapshots: Path) -> None:
+    module = Module()
+    module.teacher = nn.Linear(1, 1)  # type: ignore[assignment]
+    with pytest.raises(UserError, match="^Module.teacher is a Linear already, and the teacher of spaced KD goes there"):
+        fit(module, Spacing(snapshots, INTERVAL).lightning.student(network))
+
+
+@pytest.mark.filterwarnings("ignore:.* does not have many workers")
+def test_other_batches_of_lightning_are_refused(snapshots: Path) -> None:
+    def student(data: Any) -> None:
+        fit(Module(), Spacing(snapshots, INTERVAL).lightning.student(network), data=data)
+
+    with pytest.raises(UserError, match="batch size is 4 here and 8 there; steps per epoch is 20 here and 10 there"):
+        student(seeded_loader(TRAIN, 4, 0))
+    with pytest.raises(UserError, match="digest of the first batch in process 1 of 1 is"):
+        student(DataLoader(TRAIN, BATCH, shuffle=True))
+    with pytest.raises(UserError, match="The student's run has 21 steps, and the teacher's in .* has 20 steps"):
+        fit(Module(), Spacing(snapshots, INTERVAL).lightning.student(network), max_steps=21)
+
+
+def test_a_trial_run_leaves_no_snapshots(tmp_path: Path) -> None:
+    fit(Module(), leaving(tmp_path / "none"), fast_dev_run=2)
+    assert not (tmp_path / "none").exists()
+
+
+def test_checkpoints_and_an_interval_in_epochs(tmp_path: Path) -> None:
+    """Lightning's own, of a training that is over; the length of an epoch is the trainer's."""
+    saving = ModelCheckpoint(tmp_path, every_n_train_steps=5, save_top_k=-1)
+    fit(Module(), saving, enable_checkpointing=True)
+    module = Module()
+    fit(module, Spacing(tmp_path, "0.5ep").lightning.student(network, prefix="network."))
+    assert module.updates == [5] * 5 + [10] * 5 + [15] * 5 + [20] * 5
 
 
 class TwoOptimizers(Module):

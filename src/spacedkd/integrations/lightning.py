@@ -244,6 +244,7 @@ class TeacherCallback(ResumableCallback):
         before = getattr(pl_module, "teacher", None)
         if before is None:
             pl_module.teacher = self.teacher
+            pl_module.__dict__["teacher"] = self.teacher  # a class attribute `teacher = None` would hide a submodule
         elif not isinstance(before, SnapshotTeacher):
             raise UserError(
                 f"{type(pl_module).__name__}.teacher is a {type(before).__name__} already, and the teacher of spaced "
