@@ -5,6 +5,7 @@ Run it with: python examples/snapshots_of_checkpoints.py FOLDER
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
@@ -58,7 +59,7 @@ def accuracy(model: nn.Module) -> float:
 
 
 def main(folder: Path) -> dict[str, float]:
-    data = {"train_dataset": train, "data_collator": named}
+    data: dict[str, Any] = {"train_dataset": train, "data_collator": named}
     if not (folder / "long ago" / "checkpoint-190").exists():  # an ordinary training, which knew nothing of spacing
         Trainer(Classifier(), settings(folder / "long ago"), **data).train()
 

@@ -68,8 +68,8 @@ def fit(kind: type[Trainer], folder: Path, callbacks: list[Any], **options: Any)
 def main(folder: Path, *more: Any) -> dict[str, float]:
     spacing = Spacing(folder / "snapshots", every="1.5ep")
     alone = fit(Trainer, folder / "teacher", [spacing.transformers.teacher(), *more])
-    student = {"callbacks": [spacing.transformers.student(), *more], "teacher": spacing.teacher(network)}
-    return {"teacher": alone, "student": fit(StudentTrainer, folder / "student", **student)}
+    teacher, callbacks = spacing.teacher(network), [spacing.transformers.student(), *more]
+    return {"teacher": alone, "student": fit(StudentTrainer, folder / "student", callbacks, teacher=teacher)}
 
 
 if __name__ == "__main__":

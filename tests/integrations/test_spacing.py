@@ -75,7 +75,7 @@ class Run:
         return self
 
     def save(self, file: Path) -> None:
-        parts = {"model": self.model, "optimizer": self.optimizer, "spacing": self.spacing}
+        parts: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer, "spacing": self.spacing}
         torch.save({name: part.state_dict() for name, part in parts.items()}, file)
 
     def train(self, save: Path | None = None, after: int = -1, **options: Any) -> Run:

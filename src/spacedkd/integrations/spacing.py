@@ -634,7 +634,8 @@ class Passes:
         if self.own_generators and self._seeded is None and position.at_pass_start is not None:
             set_all_generator_states(position.at_pass_start, self.own_generators)
             iter(self._loader)  # it draws a seed for its workers
-            for _ in getattr(self._loader, "batch_sampler", None) or getattr(self._loader, "sampler", ()):
+            sampler: Any = getattr(self._loader, "batch_sampler", None) or getattr(self._loader, "sampler", ())
+            for _ in sampler:
                 pass
 
     def _pass(self, position: Position, skip: int, is_middle: bool) -> Iterator[Any]:
