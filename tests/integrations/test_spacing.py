@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import pickle
 import random
 import shutil
 import sys
@@ -55,6 +57,13 @@ def shuffled() -> Iterable[Any]:
 
 def shuffled_by_its_own() -> Iterable[Any]:
     return DataLoader(ITEMS, 4, shuffle=True, generator=torch.Generator().manual_seed(3))
+
+
+def prepared() -> Iterable[Any]:
+    """A loader of accelerate, which loads one batch ahead and counts epochs itself."""
+    accelerate = pytest.importorskip("accelerate")
+    made: Iterable[Any] = accelerate.data_loader.prepare_data_loader(epochs(), num_processes=1, process_index=0)
+    return made
 
 
 class Run:
@@ -147,7 +156,7 @@ def test_both_runs_have_the_bits_of_their_parts(tmp_path: Path) -> None:
     assert_same_bits(own_student.state_dict(), student.state_dict())
 
 
-@pytest.mark.parametrize("loader", [whole, epochs, shuffled, shuffled_by_its_own])
+@pytest.mark.parametrize("loader", [whole, epochs, shuffled, shuffled_by_its_own, prepared])
 @pytest.mark.parametrize("after", [1, 5, 6, 13])
 def test_a_resumed_loop_has_the_bits_of_one_that_was_never_stopped(loader: Loaders, after: int, tmp_path: Path) -> None:
     """Both runs, with dropout and draws from all generators; in the middle and at the end of a pass."""
@@ -182,6 +191,24 @@ def test_one_pass_after_the_other_and_a_second_run(tmp_path: Path) -> None:
             run.train(epochs=None)
         assert run.steps == [*range(STEPS)]
     assert len(snapshots_in(tmp_path)) == 5
+
+
+def test_a_teacher_that_is_not_in_use_is_read_no_more(tmp_path: Path) -> None:
+    Run(Spacing(tmp_path, INTERVAL), whole()).train()
+    spacing = Spacing(tmp_path, INTERVAL)
+    for _ in range(2):
+        Run(spacing, whole(), is_student=True).train()
+        gc.collect()
+    assert spacing.teachers == []
+    kept = spacing.teacher(network)
+    copied = pickle.loads(pickle.dumps([spacing, kept]))
+    assert copied[0].teachers == [copied[1]]
+
+
+def test_any_sized_collection_of_batches(tmp_path: Path) -> None:
+    batches = [ITEMS[row : row + 4] for row in range(0, 24, 4)]
+    assert Run(Spacing(tmp_path, INTERVAL), batches).train().steps == [*range(STEPS)]
+    assert Run(Spacing(tmp_path, INTERVAL), batches, is_student=True).train().updates[-1] == STEPS
 
 
 def test_an_interval_in_epochs(tmp_path: Path) -> None:
@@ -306,7 +333,7 @@ class Recoded(TensorDataset):
             ["items is 20 here and 24 there", "steps per epoch is 5 here and 6"],
         ),
         (lambda: DataLoader(ITEMS, 4), ["first rows is [0, 1, 2, 3, 4, 5, 6, 7] here"]),
-        (lambda: DataLoader(ITEMS, 4, shuffle=True), ["digest of the first batch in process 1 of 1 is"]),
+        (lambda: DataLoader(ITEMS, 4, shuffle=True), ["digest of the first batch is"]),
         (lambda: seeded_loader(Recoded(*ITEMS.tensors), 4, seed=0, steps=range(18)), ["digest of the first batch"]),
     ],
 )

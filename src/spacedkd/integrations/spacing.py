@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -110,7 +111,9 @@ class Spacing:
         """
         self._timing = RunTiming(every)
         self.snapshots = Snapshots(folder, self._timing, **options)
-        self.folder, self.teachers = self.snapshots.folder, list[SnapshotTeacher]()
+        self.folder = self.snapshots.folder
+        # Weak, so that the teacher of one student is not read any more for the next one.
+        self._teachers = WeakSet[SnapshotTeacher]()
         self._total = None if total is None else whole_number("total", total, 1)
         self._epoch = None if steps_per_epoch is None else whole_number("steps_per_epoch", steps_per_epoch, 1)
         self._overwrite, self._same_batches = options.get("overwrite", False), same_batches
@@ -118,6 +121,17 @@ class Spacing:
         self._is_student = False
         self._position: Position | None = None
         self._loop: Loop | None = None
+
+    @property
+    def teachers(self) -> list[SnapshotTeacher]:
+        """The teachers that were made and are still in use."""
+        return [*self._teachers]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_teachers": self.teachers}  # Lightning may pickle its callbacks
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({**state, "_teachers": WeakSet(state["_teachers"])})
 
     @property
     def total(self) -> int | None:
@@ -149,7 +163,7 @@ class Spacing:
         made = SnapshotTeacher(
             self.folder, self._timing, network, total=self._total, steps_per_epoch=self._epoch, **options
         )
-        self.teachers.append(made)
+        self._teachers.add(made)
         return made
 
     def start_teacher(self, run: Training, done: int) -> None:
@@ -200,9 +214,12 @@ class Spacing:
 
     def see_first_batch(self, batch: Any) -> None:
         """Compare the first batch of a run with the teacher's, or, in the teacher's run, record it."""
-        if not is_first_process():
-            return
-        own = {f"digest of the first batch in process 1 of {_processes()}": digest_of(batch)}
+        digests: list[Any] = [None] * _processes()
+        if len(digests) == 1:
+            own: dict[str, Any] = {"digest of the first batch": digest_of(batch)}
+        else:
+            distributed.all_gather_object(digests, digest_of(batch))  # so that all processes are refused, or none
+            own = {f"digest of the first batch in each of {len(digests)} processes": digests}
         if self._record is not None:
             self._check_batches(own)
         if not self._is_student and self._record is not None:
@@ -487,7 +504,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 @dataclass
 class Position:
-    """How far a loop is, and what a resume restores before its first batch."""
+    """The position of a loop, and what a resume restores before its first batch."""
 
     batches: int = 0
     updates: int = 0
@@ -567,18 +584,22 @@ class Passes:
         self._loader = loader
         self._epochs = None if epochs is None else whole_number("epochs", epochs, 1)
         self.accumulate = 1 if accumulate is None else whole_number("accumulate", accumulate, 1)
-        sampler = base_sampler(loader)
-        self._seeded = sampler if isinstance(sampler, SeededBatchSampler) else None
+        sampler, batch_sampler = base_sampler(loader), getattr(loader, "batch_sampler", None)
+        steps = getattr(sampler, "steps", None)
+        if steps is not None and epochs is not None:
+            raise UserError(f"A loader of steps={steps} is the whole run: leave epochs= out.")
+        # Inside of accelerate's shard a batch of the sampler is not one of the loop, so its steps are not counted.
+        self._seeded = batch_sampler if isinstance(batch_sampler, SeededBatchSampler) else None
         self._all_steps = None if self._seeded is None else self._seeded.steps
         self.start = 0 if self._all_steps is None else self._all_steps.start
-        self.is_whole_run = self._all_steps is not None or epochs is not None
+        if steps is not None and self._seeded is None:
+            self._epochs = 1
+        self.is_whole_run = steps is not None or epochs is not None
         own = (getattr(place, "generator", None) for place in (loader, sampler))
         self.own_generators = [*{id(one): one for one in own if isinstance(one, torch.Generator)}.values()]
         self._length = _length_of(loader)
         epoch = self._seeded.steps_per_epoch if self._all_steps is not None and self._seeded else self._length
         self.steps_per_epoch = None if epoch is None else -(-epoch // self.accumulate)
-        if self._all_steps is not None and epochs is not None:
-            raise UserError(f"A loader of steps={self._all_steps} is the whole run: leave epochs= out.")
         self.total = self._updates(total)
 
     def _updates(self, total: int | None) -> int:
@@ -617,17 +638,14 @@ class Passes:
             return
         first, done = divmod(position.batches, self._length) if self._length else (0, 0)
         for epoch in range(first, first + 1 if self._epochs is None else self._epochs):
+            skip = done if epoch == first else 0
+            places = (self._loader, base_sampler(self._loader))  # accelerate's loaders count epochs themselves
+            set_epoch = next((place.set_epoch for place in places if hasattr(place, "set_epoch")), None)
+            if set_epoch is not None:
+                set_epoch(epoch)
             if self._seeded is not None:
                 self._seeded.set_step(position.batches)
-                yield from self._pass(position, 0, is_middle=epoch == first and done > 0)
-            else:
-                set_epoch = getattr(self._loader, "set_epoch", None) or getattr(
-                    base_sampler(self._loader), "set_epoch", None
-                )
-                if set_epoch is not None:
-                    set_epoch(epoch)
-                skip = done if epoch == first else 0
-                yield from self._pass(position, skip, is_middle=skip > 0)
+            yield from self._pass(position, 0 if self._seeded is not None else skip, is_middle=skip > 0)
 
     def _finish_pass_before(self, position: Position) -> None:
         """Bring the loader's own generators to the end of the last pass; a sampler draws after its last batch too."""
