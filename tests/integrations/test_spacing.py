@@ -395,6 +395,13 @@ def test_snapshots_of_others_say_nothing_of_their_batches(tmp_path: Path, capsys
     )
 
 
+def test_adapters_of_others_are_named(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-4").mkdir()
+    (tmp_path / "checkpoint-4" / "adapter_model.safetensors").touch()
+    with pytest.raises(UserError, match="checkpoint-4 holds adapters of PEFT alone, .* spacing.transformers.teacher"):
+        Spacing(tmp_path, INTERVAL).teacher(network)
+
+
 def test_checkpoints_of_the_same_run_may_lie_in_the_folder(tmp_path: Path) -> None:
     run = Run(Spacing(tmp_path, INTERVAL), whole()).train()
     (tmp_path / "checkpoint-8").mkdir()
@@ -500,8 +507,6 @@ def both_runs(folder: Path) -> nn.Module:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        if torch.distributed.is_initialized():
-            torch.distributed.barrier()
     return bare
 
 

@@ -177,7 +177,7 @@ class Spacing:
             self._record = None
         fingerprint = run.fingerprint(done)
         record = {"total": total, "batches": fingerprint}
-        if not done and not any(self.folder.glob("step-*.safetensors")):
+        if not done and not self.snapshots.written():
             self._record = None  # of a run that ended before its first snapshot
         if self._record is not None:
             self._check_batches(fingerprint)
@@ -234,6 +234,7 @@ class Spacing:
         """Record how many updates the teacher's run has made, where it is not known before or the run ends early."""
         if self._record is not None and self._record["total"] != updates:
             self._write_record({**self._record, "total": updates})
+        _wait_for_all()
 
     # A loop of one's own
 
@@ -283,6 +284,7 @@ class Spacing:
                     break
         if position.updates >= passes.total:
             self._position = self._loop = None  # the next loop is another run
+            _wait_for_all()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, and the states of all generators, for a checkpoint of a loop of one's own.
@@ -683,6 +685,12 @@ class Passes:
 
 def _processes() -> int:
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def _wait_for_all() -> None:
+    """Wait for the first process, which writes the last snapshot: a student may be next."""
+    if _processes() > 1:
+        distributed.barrier()
 
 
 def _rank() -> int:

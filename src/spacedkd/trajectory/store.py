@@ -148,6 +148,11 @@ def open_store(folder: Path, role: str | None = None, wait: float = 0.0) -> Snap
         store = FolderSnapshots(folder)
         if store.available():
             return store
+    if adapters := next(folder.glob("checkpoint-*/adapter_model.safetensors"), None):
+        raise UserError(
+            f"{adapters.parent} holds adapters of PEFT alone, under names that are not the network's: train the "
+            "teacher with spacing.transformers.teacher(), whose snapshots hold them too."
+        )
     waited = f" (waited {wait:g} s)" if wait else ""
     raise UserError(
         f"{folder} has no snapshots: neither step-N.safetensors nor checkpoint-N/ nor ...step=N.ckpt, and it "
@@ -264,11 +269,16 @@ class FolderSnapshots(SnapshotStore):
         file = self.available()[update]
         return _read_metadata(file).get(TRAINED) if file.suffix == ".safetensors" else None
 
+    def written(self) -> dict[int, Path]:
+        """Return the snapshots of our own kind, also beside those of others: number of updates -> file."""
+        files = [*self.folder.iterdir()] if self.folder.is_dir() else []
+        matches = ((self._kinds[0][1].fullmatch(file.name), file) for file in files)
+        return {int(match[1]): file for match, file in matches if match}
+
     def remove_after(self, update: int) -> None:
         """Remove our snapshots after more updates, where this is the first of several processes."""
-        name = self._kinds[0][1]
-        for file in [*self.folder.iterdir()] if is_first_process() and self.folder.is_dir() else ():
-            if (match := name.fullmatch(file.name)) and int(match[1]) > update:
+        for later, file in self.written().items() if is_first_process() else ():
+            if later > update:
                 file.unlink()
 
     def save(self, update: int, network: nn.Module, trained_only: bool = False) -> Path:
