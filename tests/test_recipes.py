@@ -30,8 +30,7 @@ from spacedkd import (
 from spacedkd.cli import main
 from spacedkd.cli.flags import parse
 from spacedkd.cli.overrides import to_spec
-from spacedkd.config.quirks import QUIRKS
-from spacedkd.config.recipes import RECIPES, SETTINGS, quirks_of, recipe, with_settings_table
+from spacedkd.config.recipes import QUIRKS, RECIPES, SETTINGS, quirks_of, recipe, with_settings_table
 from spacedkd.config.resolve import resolve
 from spacedkd.config.serialization import from_json, to_json, value_at
 from spacedkd.data.inputs import DataInfo

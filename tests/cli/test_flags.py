@@ -17,7 +17,7 @@ from spacedkd.cli.overrides import apply_flags, to_spec
 from spacedkd.config.resolve import resolve_spec
 from spacedkd.config.serialization import to_json, with_changes
 from spacedkd.config.spec import OURS
-from spacedkd.models.factory import OUR_NAMES
+from spacedkd.models.small_networks import OUR_NAMES
 from spacedkd.runtime.files import write_json
 
 WITHOUT_A_FLAG = {

@@ -18,8 +18,7 @@ from torch.utils.data import Subset, TensorDataset
 from spacedkd import DataSpec, EvaluationSpec, NetworkSpec, RunSpec, UserError, evaluate, train
 from spacedkd.cli import main
 from spacedkd.data.images import Encoded, Images
-from spacedkd.data.label_noise import label_shifts
-from spacedkd.data.run_data import RunData, from_datasets
+from spacedkd.data.run_data import RunData, from_datasets, label_shifts
 from spacedkd.data.sources import load
 from spacedkd.data.stream import View, batches
 from spacedkd.evaluation.weight_noise import WeightNoise

@@ -19,7 +19,7 @@ from scripts import api_pages, command_line_page, site
 import spacedkd
 from spacedkd.cli import COMMANDS
 from spacedkd.cli.flags import GROUPS
-from spacedkd.config.quirks import QUIRKS
+from spacedkd.config.recipes import QUIRKS
 from tests.docs.blocks import PAGES, ROOT
 from tests.report import browser
 

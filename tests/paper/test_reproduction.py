@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from spacedkd import DataSpec, Duration, UserError, read_run
 from spacedkd.evaluation import document
 from spacedkd.evaluation.evaluate import evaluate
-from spacedkd.paper import metrics
+from spacedkd.paper import results
 from spacedkd.paper.report import result_tables
 from spacedkd.paper.reproduce import Reproduction, find_tables, select_cells
 from spacedkd.paper.scales import SMOKE, scale_of
@@ -84,25 +84,25 @@ def test_instruments_are_used_where_a_table_needs_them(made: Reproduction) -> No
     assert [one for one, _ in made.to_measure()] == [one for one, _ in todo[1:]]
     found = made.results("adversarial")
     first = next(cell for cell in found["cells"] if cell["values"])
-    assert [*first["values"].values()] == [metrics.evaluated_metrics(folder)[first["metric"]].value]
+    assert [*first["values"].values()] == [results.evaluated_metrics(folder)[first["metric"]].value]
 
 
 def test_a_loss_that_is_not_finite_is_measured(tmp_path: Path) -> None:
     document.write(tmp_path, {"epochs": 16}, evaluation(0.8)["instruments"])
-    assert "weight_noise/relative/0.1/loss" not in metrics.evaluated_metrics(tmp_path)
-    assert metrics.is_measured(tmp_path, Instruments(noise=(0.1,)))
-    assert not metrics.is_measured(tmp_path, Instruments(absolute_noise=(0.1,)))
-    assert metrics.is_measured(tmp_path, Instruments(corruptions=("fog",), severities=(1, 5)))
-    assert not metrics.is_measured(tmp_path, Instruments(noise=(0.1, 0.2)))
-    assert not metrics.is_measured(tmp_path, Instruments(corruptions=("fog",), severities=(1, 3)))
-    assert not metrics.is_measured(tmp_path, Instruments(epsilons=(7.0,)))
-    assert not metrics.is_measured(tmp_path / "none", Instruments(noise=(0.1,)))
+    assert "weight_noise/relative/0.1/loss" not in results.evaluated_metrics(tmp_path)
+    assert results.is_measured(tmp_path, Instruments(noise=(0.1,)))
+    assert not results.is_measured(tmp_path, Instruments(absolute_noise=(0.1,)))
+    assert results.is_measured(tmp_path, Instruments(corruptions=("fog",), severities=(1, 5)))
+    assert not results.is_measured(tmp_path, Instruments(noise=(0.1, 0.2)))
+    assert not results.is_measured(tmp_path, Instruments(corruptions=("fog",), severities=(1, 3)))
+    assert not results.is_measured(tmp_path, Instruments(epsilons=(7.0,)))
+    assert not results.is_measured(tmp_path / "none", Instruments(noise=(0.1,)))
 
 
 def test_what_a_run_costs_is_what_was_counted(made: Reproduction) -> None:
     online = next(cell for cell in made.cells["ahead"] if cell.column == "0")
     run = made.runs(online)[0]
-    updates = metrics.read_metric(run, "cost/updates", metrics.evaluated_metrics)
+    updates = results.read_metric(run, "cost/updates", results.evaluated_metrics)
     assert updates.value == run.cost["updates"] == 2 * 8 * 2  # two networks, eight epochs of 40 images in batches of 20
     assert (updates.better, updates.unit) == ("low", "number")
 
@@ -110,12 +110,12 @@ def test_what_a_run_costs_is_what_was_counted(made: Reproduction) -> None:
 def test_the_rise_of_a_loss_is_from_no_noise_to_a_level(made: Reproduction, tmp_path: Path) -> None:
     run = made.runs(made.cells["ahead"][0])[0]
     document.write(tmp_path, {"epochs": 16}, evaluation(0.8)["instruments"])
-    measured = metrics.evaluated_metrics(tmp_path)
-    rise = metrics.read_metric(run, "weight_noise/absolute/0.01/rise", lambda folder: measured)
+    measured = results.evaluated_metrics(tmp_path)
+    rise = results.read_metric(run, "weight_noise/absolute/0.01/rise", lambda folder: measured)
     assert rise.value == measured["weight_noise/absolute/0.01/loss"].value - measured["weight_noise/clean/loss"].value
     assert (rise.better, rise.unit) == ("low", "number")
     with pytest.raises(LookupError):  # a loss that was not finite
-        metrics.read_metric(run, "weight_noise/relative/0.1/rise", lambda folder: measured)
+        results.read_metric(run, "weight_noise/relative/0.1/rise", lambda folder: measured)
 
 
 def test_numbers_alone_give_the_same_table_and_are_not_trained_again(made: Reproduction, tmp_path: Path) -> None:

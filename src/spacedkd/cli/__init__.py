@@ -15,7 +15,6 @@ from typing import Annotated
 import tyro
 
 from spacedkd.cli import (
-    command_log,
     compare,
     evaluate,
     export,
@@ -26,7 +25,7 @@ from spacedkd.cli import (
     theory,
     train,
 )
-from spacedkd.cli.console import drop_unwritten, say_error, write_ascii_where_needed
+from spacedkd.cli.console import WORDS, drop_unwritten, say_error, write_ascii_where_needed
 from spacedkd.cli.flags import flag, spell_booleans
 from spacedkd.cli.usage import DESCRIPTION, helped, in_one_line, wrapped
 from spacedkd.runtime import user_code
@@ -115,7 +114,7 @@ def _dispatch(words: Sequence[str]) -> None:
 
 
 def _call(words: Sequence[str]) -> None:
-    command_log.WORDS.set(words)
+    WORDS.set(words)
     with wrapped(words), in_one_line(words, COMMANDS):
         tyro.extras.subcommand_cli_from_dict(
             COMMANDS,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from spacedkd.cli.command_log import log_command, read_commands
-from spacedkd.cli.console import console, say, say_error, until_stopped
+from spacedkd.cli.console import console, log_command, read_commands, say, say_error, until_stopped
 from spacedkd.cli.flags import Given, flag, given_flags, parse
 from spacedkd.cli.overrides import SCHEDULE_FLAGS, check_other_init, to_spec
 from spacedkd.cli.progress import jobs_progress
@@ -24,6 +23,7 @@ from spacedkd.runtime.processes import check_count
 
 if TYPE_CHECKING:
     from spacedkd.comparison.compare import ComparisonForecast
+    from spacedkd.comparison.document import ComparisonDocument
 
 
 def compare(
@@ -112,15 +112,18 @@ def compare(
             stop=stop,
         )
     show_comparison(comparison, out / "report.html", out / "comparison.json", read_commands([out]))
+    _exit_if_runs_were_lost(comparison, len(every))
+
+
+def _exit_if_runs_were_lost(comparison: ComparisonDocument, runs: int) -> None:
+    """Print how many of the runs diverged and failed, and exit with code 3 if any did."""
     if comparison["diverged"]:
         folder = shlex.quote(comparison["diverged"][0]["folder"])
-        say_error(f"{len(comparison['diverged'])} of {len(every)} runs diverged. To train one again, delete {folder}")
+        say_error(f"{len(comparison['diverged'])} of {runs} runs diverged. To train one again, delete {folder}")
     if comparison["failed"]:
         run = comparison["failed"][0]
         which = f"{run['label']}, seed {run['seed']}: {run['said']}"
-        say_error(
-            f"{len(comparison['failed'])} of {len(every)} runs failed; the same command tries them again. {which}"
-        )
+        say_error(f"{len(comparison['failed'])} of {runs} runs failed; the same command tries them again. {which}")
     if comparison["diverged"] or comparison["failed"]:
         sys.exit(3)
 

@@ -1,22 +1,32 @@
-"""The terminal: text that is safe to print, errors in one line, and what is printed when a command is stopped."""
+"""The terminal and the command that runs in it: safe text, errors in one line, how to resume, and the log of commands.
+
+The log is a file in each folder that commands trained in, with a line for each of them, so that a report can print it.
+"""
 
 from __future__ import annotations
 
 import codecs
 import errno
+import json
 import os
+import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from datetime import UTC, datetime
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from spacedkd.runs.journal import read_journal
 from spacedkd.runtime import processes
-from spacedkd.runtime.errors import printable
+from spacedkd.runtime.errors import UserError, printable
+from spacedkd.runtime.files import Folder
 from spacedkd.runtime.signals import Signals, Stopped
 
 GONE = (errno.EPIPE, errno.EIO)
@@ -117,3 +127,56 @@ def _to_ascii(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
     lost = error.object[error.start : error.end]
     return "".join(ASCII.get(letter, "?") for letter in lost), error.end
+
+
+# The log of commands
+
+COMMANDS_FILE = "commands.jsonl"
+Command = tuple[str, str]
+"""when it ended, and what was typed"""
+WORDS: ContextVar[Sequence[str]] = ContextVar("WORDS", default=())
+"""the words of the command that is being run"""
+
+
+def this_command() -> Command:
+    """Return the time now, and the command that is being run."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), shlex.join(["spacedkd", *WORDS.get()])
+
+
+@contextmanager
+def log_command(folder: Path, was_finished: bool) -> Iterator[None]:
+    """Log this command when it ends or is stopped; nothing where all was finished and logged before."""
+    try:
+        yield
+    except Stopped:
+        _append_command(folder)
+        raise
+    if not (was_finished and (folder / COMMANDS_FILE).exists()):
+        _append_command(folder)
+
+
+def _append_command(folder: Path) -> None:
+    """Append this command to the log. The first of several processes writes, and only if the folder exists."""
+    if processes.rank() == 0 and folder.is_dir():
+        entry = dict(zip(("event", "date", "line"), ("command", *this_command()), strict=True))
+        with Folder(folder).append(folder / COMMANDS_FILE) as file:
+            file.write((json.dumps(entry, ensure_ascii=False) + "\n").encode())
+
+
+def read_commands(folders: Iterable[Path]) -> list[Command]:
+    """Return the commands that are logged in these folders, in the order of their dates."""
+    paths = [folder / COMMANDS_FILE for folder in dict.fromkeys(folders)]
+    commands = [
+        _parse_command(path, entry)
+        for path in paths
+        if path.exists()
+        for entry in read_journal(path, within=path.parent)
+    ]
+    return sorted(dict.fromkeys(commands))
+
+
+def _parse_command(path: Path, entry: dict[str, object]) -> Command:
+    date, line = entry.get("date"), entry.get("line")
+    if not isinstance(date, str) or not isinstance(line, str):
+        raise UserError(f"{path} cannot be read: every entry has a line and a date. Delete it: only reports read it.")
+    return date, line

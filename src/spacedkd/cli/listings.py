@@ -15,8 +15,7 @@ from rich.table import Table
 from spacedkd.cli import status
 from spacedkd.cli.console import console, say
 from spacedkd.cli.flags import flag, option_text
-from spacedkd.config.quirks import QUIRKS
-from spacedkd.config.recipes import RECIPES, settings_of
+from spacedkd.config.recipes import QUIRKS, RECIPES, settings_of
 from spacedkd.runtime.errors import UserError, unknown
 from spacedkd.schedule import SCHEDULES
 

@@ -186,9 +186,9 @@ class RoleBars:
 
     def _whole(self, event: Event) -> str:
         seconds, seconds_left = time.monotonic() - self._began, event.seconds_left
-        left = "" if seconds_left is None else f", {timedelta(seconds=round(seconds_left))} left"
+        remaining = "" if seconds_left is None else f", {timedelta(seconds=round(seconds_left))} left"
         part = f"{event.turn} of {event.turns} turns, {100 * event.turn / event.turns:.0f} %"
-        return f"{part}, {timedelta(seconds=round(seconds))} so far{left}"
+        return f"{part}, {timedelta(seconds=round(seconds))} so far{remaining}"
 
 
 def _rate(images: float) -> str:

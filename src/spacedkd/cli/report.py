@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from spacedkd.cli.command_log import Command, read_commands, this_command
-from spacedkd.cli.console import console, say
+from spacedkd.cli.console import Command, console, read_commands, say, this_command
 from spacedkd.cli.flags import flag
 from spacedkd.report.terminal import rich_table
 from spacedkd.runtime.errors import UserError

@@ -15,8 +15,7 @@ import tyro
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from spacedkd.cli.command_log import log_command
-from spacedkd.cli.console import console, say, until_stopped
+from spacedkd.cli.console import console, log_command, say, until_stopped
 from spacedkd.cli.flags import PATHS, RunFlags, flag, given_flags
 from spacedkd.cli.overrides import apply_flags, check_other_init, folder_name, to_spec
 from spacedkd.cli.progress import run_progress

@@ -198,26 +198,40 @@ def _train_until_done(
             pool = pool or stack.enter_context(open_pool(jobs))
             replayed = find_replaying_runs(out, jobs)
             errors = train_in_pool(pool, jobs, callback, stop_or_moved, partial(remove_passed_snapshots, replayed))
-            again: list[Job] = []
-            for number, error in errors.items():
-                job = jobs[number]
-                recorder = job.spec.teacher_path or ""
-                if isinstance(error, RecorderLost):
-                    again.append(job)
-                elif not isinstance(error, SnapshotsGone) or recorder in trained_again:
-                    lost[job.folder] = (job, error)
-                    if isinstance(error, SnapshotsGone):
-                        record_failure(job, error)
-                elif recorder in by_folder:
-                    gone.add(by_folder[recorder].folder)
-                    again.append(job)
-                elif str(Path(recorder).parent) in by_folder:  # a teacher that another command has trained alone
-                    trained_again.add(recorder)
-                    Folder(Path(recorder).parent).remove_tree(Path(recorder))
-                    again.append(job)
-                else:
-                    again.append(restart_without_teacher(job))
-            jobs = again
+            failed = [(jobs[number], error) for number, error in errors.items()]
+            jobs = _jobs_to_repeat(failed, by_folder, lost, gone, trained_again)
+
+
+def _jobs_to_repeat(
+    failed: Sequence[tuple[Job, UserError]],
+    by_folder: Mapping[str, Job],
+    lost: LostRuns,
+    gone: set[Path],
+    trained_again: set[str],
+) -> list[Job]:
+    """Return the jobs to train again after these errors; the others are added to the lost.
+
+    A recorder whose snapshots are gone is added to `gone`, a teacher alone that is trained again to `trained_again`.
+    """
+    repeated: list[Job] = []
+    for job, error in failed:
+        recorder = job.spec.teacher_path or ""
+        if isinstance(error, RecorderLost):
+            repeated.append(job)
+        elif not isinstance(error, SnapshotsGone) or recorder in trained_again:
+            lost[job.folder] = (job, error)
+            if isinstance(error, SnapshotsGone):
+                record_failure(job, error)
+        elif recorder in by_folder:
+            gone.add(by_folder[recorder].folder)
+            repeated.append(job)
+        elif str(Path(recorder).parent) in by_folder:  # a teacher that another command has trained alone
+            trained_again.add(recorder)
+            Folder(Path(recorder).parent).remove_tree(Path(recorder))
+            repeated.append(job)
+        else:
+            repeated.append(restart_without_teacher(job))
+    return repeated
 
 
 def share_arms_teachers(

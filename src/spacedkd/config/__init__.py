@@ -2,6 +2,6 @@
 
 `spec` has the dataclasses of a run (`RunSpec`, `DataSpec`, `NetworkSpec`, ...; `optimizer` those of the optimizer and
 the learning rate) and reads them (`read_spec`). `serialization` takes them to JSON and back and changes values by path.
-`recipes.recipe` gives the settings of the paper, with the `quirks` of its released code. `objects.Objects` are what a
+`recipes.recipe` gives the settings of the paper, with the quirks of its released code. `objects.Objects` are what a
 user gives in Python, and `resolve.resolve` decides everything that a spec leaves open: only these two import torch.
 """

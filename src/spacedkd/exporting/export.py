@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from spacedkd.config.spec import RunSpec, check_folder
 from spacedkd.data import sources
-from spacedkd.exporting import model_hub
 from spacedkd.exporting import onnx as onnx_file
 from spacedkd.exporting.card import Subject, local_places, model_card
-from spacedkd.exporting.request import ExportRequest
+from spacedkd.exporting.request import ExportRequest, upload
 from spacedkd.models.factory import MakeModule
 from spacedkd.models.pretrained import read_config
 from spacedkd.models.student_io import load_student, prepares_images, timm_preprocessing, without_published_fields
@@ -95,7 +94,7 @@ def write(request: ExportRequest, run: Run, network: MakeModule | None = None, t
         )
         write_text(unfinished / "README.md", model_card(subject))
         files = tuple(sorted(path.name for path in unfinished.iterdir()))
-    address = None if request.push is None else model_hub.push(request.to, request.push, request.private)
+    address = None if request.push is None else upload(request.to, request.push, request.private)
     return Exported(request.to, files, difference, address, local_places(run.spec))
 
 

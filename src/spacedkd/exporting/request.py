@@ -1,13 +1,12 @@
-"""A request to export a run, which is checked before torch is imported."""
+"""A request to export a run, checked before torch is imported, and uploads to the Hugging Face hub."""
 
 import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from spacedkd.exporting import model_hub
 from spacedkd.runs.result import Run, read_run
-from spacedkd.runtime.errors import UserError, install_command
+from spacedkd.runtime.errors import UserError, first_line, install_command
 
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
@@ -47,5 +46,50 @@ class ExportRequest:
         if self.best and "best" not in run.plan:
             raise UserError(f"{self.run} has no student of its best epoch: it was trained without --holdout.")
         if self.push is not None:
-            model_hub.check_possible(self.push)
+            check_push(self.push)
         return run
+
+
+# The Hugging Face hub
+
+ANSWER_SECONDS = 5.0
+
+
+def check_push(repository: str) -> None:
+    """Refuse, before any work, a name that the hub cannot have, a missing token and a hub that does not answer."""
+    from huggingface_hub import HfApi, constants, get_token
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository) or not repository.isascii():
+        raise UserError(f"--push wants OWNER/NAME, for instance me/resnet18-cifar100; got {repository!r}.")
+    if not get_token():
+        raise UserError("--push needs a token of the Hugging Face hub: log in with `hf auth login`, or set HF_TOKEN.")
+    try:
+        HfApi().model_info(repository, timeout=ANSWER_SECONDS)
+    except HFValidationError as error:
+        raise UserError(f"--push: the hub has no such names: {first_line(error)}") from None
+    except HfHubHTTPError:  # the hub answers; the model may not exist yet
+        pass
+    except Exception as error:  # of the network
+        raise UserError(
+            f"--push: the hub at {constants.ENDPOINT} does not answer ({first_line(error)}). Export without --push, "
+            "and upload the folder later."
+        ) from None
+
+
+def upload(folder: Path, repository: str, private: bool) -> str:
+    """Upload a folder, and return its address."""
+    from huggingface_hub import HfApi
+
+    try:
+        hub = HfApi()
+        address = hub.create_repo(repository, private=private, exist_ok=True)
+        hub.upload_folder(
+            repo_id=repository, folder_path=folder, commit_message="Export of a student trained with spacedkd"
+        )
+    except Exception as error:  # rights, quotas, the network: the hub's client says which
+        raise UserError(
+            f"{repository} cannot be uploaded: {first_line(error)}. All files are in {folder}; later: "
+            f"hf upload {repository} {folder}"
+        ) from None
+    return str(address)

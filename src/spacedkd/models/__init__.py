@@ -2,8 +2,8 @@
 
 `factory.build_network` makes a network from a spec, `classifier.Classifier` gives it the form that methods call,
 `early_exits`, `branches` and `feature_hooks` add heads inside it, `pretrained` loads weights, and `student_io` saves
-and opens trained students. Importing the package registers our own networks with timm: ResNets for small images, and
-small networks for signals.
+and opens trained students. Importing the package registers our own networks with timm: `small_networks`, ResNets for
+small images and networks for signals.
 """
 
 # ruff: noqa: E402
@@ -11,5 +11,4 @@ from spacedkd.runtime.torchvision_compat import declare_missing
 
 declare_missing()  # before anything here imports timm, which imports torchvision
 
-from spacedkd.models import signal_networks as signal_networks
-from spacedkd.models import small_resnet as small_resnet
+from spacedkd.models import small_networks as small_networks

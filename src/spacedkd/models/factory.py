@@ -21,7 +21,6 @@ from spacedkd.config.serialization import by_signature, qualified_name
 from spacedkd.config.spec import NetworkSpec
 from spacedkd.data.inputs import DataInfo, Inputs, call, first_not_finite, row_count
 from spacedkd.data.transforms import preserve_generators, seed_generators
-from spacedkd.models import signal_networks, small_resnet
 from spacedkd.models.classifier import Classifier, eval_mode, logits_and_features
 from spacedkd.models.preprocessing import (
     Resize,
@@ -32,6 +31,7 @@ from spacedkd.models.preprocessing import (
     preprocess,
 )
 from spacedkd.models.pretrained import load_weights, weights_only
+from spacedkd.models.small_networks import OUR_NAMES
 from spacedkd.runtime.errors import UserError, error_sentence, format_value, unknown
 from spacedkd.runtime.user_code import is_user_code, load_object, user_code_error
 
@@ -68,9 +68,6 @@ def seeded(seed: int) -> Iterator[None]:
     with preserve_generators():
         seed_generators(seed)
         yield
-
-
-OUR_NAMES = (*small_resnet.NAMES, *signal_networks.NAMES)
 
 
 def network_names(pattern: str = "") -> list[str]:

@@ -35,8 +35,16 @@ from spacedkd.evaluation.evaluate import evaluate
 from spacedkd.evaluation.instrument import EvaluationSpec, Instrument, Metric, Progress, silent
 from spacedkd.evaluation.subject import require_pixels
 from spacedkd.evaluation.weight_noise import ABSOLUTE_LEVELS, RELATIVE_LEVELS, WeightNoise
-from spacedkd.paper import metrics, report
-from spacedkd.paper.results import IndexedTable, LostCell, Results, table_results
+from spacedkd.paper import report
+from spacedkd.paper.results import (
+    IndexedTable,
+    LostCell,
+    Results,
+    evaluated_metrics,
+    is_measured,
+    read_metric,
+    table_results,
+)
 from spacedkd.paper.scales import Scale, scale_of
 from spacedkd.paper.store import Arm, Store, copy_numbers, versions
 from spacedkd.paper.table import ACCURACY, AVERAGE, Cell, Instruments, Key, NamedTable, Outcome
@@ -413,7 +421,7 @@ class Reproduction:
         for named in (named for named in self._run_tables if named.table.instruments != Instruments()):
             cells = self.cells.get(named.name, ())
             for folder in dict.fromkeys(run.folder for cell in cells for run in self.runs(cell).values()):
-                if not metrics.is_measured(folder, named.table.instruments):
+                if not is_measured(folder, named.table.instruments):
                     yield folder, named.table.instruments
 
     # Results, and the files they are written to
@@ -424,13 +432,13 @@ class Reproduction:
         cells = self._shown_cells(named)
         runs = {cell.key: self.runs(cell) for cell in cells}
         seeds = sorted({*self.seeds, *(seed for by_seed in runs.values() for seed in by_seed)})
-        evaluated = cache(metrics.evaluated_metrics)
+        evaluated = cache(evaluated_metrics)
 
         def read(cell: Cell, metric: str) -> dict[int, Metric]:
             values = {}
             for seed, run in runs[cell.key].items():
                 try:
-                    values[seed] = metrics.read_metric(run, metric, evaluated)
+                    values[seed] = read_metric(run, metric, evaluated)
                 except LookupError:  # it was not measured, or has no such head
                     continue
             return values

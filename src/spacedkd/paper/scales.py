@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from spacedkd.averages import parse_average
-from spacedkd.config.quirks import QUIRKS
-from spacedkd.config.recipes import RECIPES, recipe
+from spacedkd.config.recipes import QUIRKS, RECIPES, recipe
 from spacedkd.config.spec import AugmentSpec, DataSpec, MethodSpec, NetworkSpec, RunSpec
 from spacedkd.runtime.errors import unknown
 from spacedkd.schedule import Duration

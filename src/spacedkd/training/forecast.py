@@ -241,16 +241,6 @@ def _forecast(
     averages = whole.evaluations[student] if state.average is not None else 0
     entries = whole.evaluations.total() + averages
     journal_bytes = whole.losses * measurement.loss_bytes + entries * measurement.accuracy_bytes
-    snapshot_bytes = sum(
-        (
-            len(updates_to_record(run, role))
-            + len(average_updates_to_record(run, role))
-            * sum(average.role == role for name, average in run.averages.items() if name != STUDENT_AVERAGE)
-        )
-        * sum(tensor.nbytes for tensor in state.modules()[learners[role]].state_dict().values())
-        for role in shared_roles(run)
-        if run.spec.record
-    )
     return Forecast(
         spec=state.run.spec,
         turns=len(run.timeline),
@@ -274,7 +264,7 @@ def _forecast(
             students=measurement.students_bytes,
             journal=round(journal_bytes),
             other=measurement.other_bytes,
-            snapshots=snapshot_bytes,
+            snapshots=_snapshot_bytes(state, run),
         ),
         evaluations=whole.evaluations.total(),
         saves_left=remaining.saves,
@@ -286,6 +276,19 @@ def _forecast(
         advice=_advice(state),
         order=describe_order(run.timeline),
     )
+
+
+def _snapshot_bytes(state: TrainingState, run: ResolvedRun) -> int:
+    """Return the bytes of all snapshots that a run records, of its roles and of the averages of their weights."""
+    if not run.spec.record:
+        return 0
+    total = 0
+    for role in shared_roles(run):
+        averages = sum(average.role == role for name, average in run.averages.items() if name != STUDENT_AVERAGE)
+        snapshots = len(updates_to_record(run, role)) + averages * len(average_updates_to_record(run, role))
+        weights = state.modules()[run.method.learners[role]].state_dict().values()
+        total += snapshots * sum(tensor.nbytes for tensor in weights)
+    return total
 
 
 def _advice(state: TrainingState) -> str:

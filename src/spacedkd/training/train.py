@@ -144,10 +144,22 @@ def train_run(
         if not restart and folder.finished() and restore_students(run, folder):
             return read_run(folder.path)
     start = Start(new=not resume, restart=restart, extend=extend, on_start=on_start)
-    if not run.spec.engine.pipeline:
-        return _train(run, folder, start, loggers=named_loggers, callback=callback, stop=stop)
+    train_resolved = _train_in_pipeline if run.spec.engine.pipeline else _train
+    return train_resolved(run, folder, start, loggers=named_loggers, callback=callback, stop=stop)
+
+
+def _train_in_pipeline(
+    run: ResolvedRun,
+    folder: RunFolder,
+    start: Start,
+    *,
+    loggers: Loggers,
+    callback: Callable[[Event], None],
+    stop: Stop,
+) -> Run:
+    """Train a run that replays its own teacher, which another process trains and records at the same time."""
     check_pipeline(run, folder.teacher)
-    if restart or not folder.spec.exists():  # what a kill has left of another start
+    if start.restart or not folder.spec.exists():  # what a kill has left of another start
         with folder.lock():
             folder.handle.remove_tree(folder.teacher)
     with teacher_process(run, folder, _train_teacher) as check_teacher:
@@ -159,7 +171,7 @@ def train_run(
             callback(event)
 
         replayed = replace(run, spec=replace(run.spec, teacher_path=str(folder.teacher.resolve())))
-        return _train(replayed, folder, start, loggers=named_loggers, callback=check_and_call, stop=stop)
+        return _train(replayed, folder, start, loggers=loggers, callback=check_and_call, stop=stop)
 
 
 def _train(

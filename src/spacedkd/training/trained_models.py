@@ -3,7 +3,7 @@
 `load_run` and `load_network` load them. Instruments get predict functions from them, and never the run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +15,9 @@ from torch import nn
 
 from spacedkd.config.objects import Objects
 from spacedkd.config.optimizer import OptimizerSpec, RateSpec
-from spacedkd.config.resolve import resolve
+from spacedkd.config.resolve import ResolvedRun, resolve
 from spacedkd.config.serialization import to_json
-from spacedkd.config.spec import DataSpec, NetworkSpec, read_spec
+from spacedkd.config.spec import DataSpec, NetworkSpec, RunSpec, read_spec
 from spacedkd.data import sources
 from spacedkd.data.inputs import Inputs, cast_floats
 from spacedkd.data.run_data import RunData
@@ -27,6 +27,7 @@ from spacedkd.models import factory
 from spacedkd.models.classifier import Classifier, Logits, Prediction
 from spacedkd.models.pretrained import check_published, keep_normalisation
 from spacedkd.runs import checkpoint, tensor_file
+from spacedkd.runs.checkpoint import Position
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.processes import check_threads, print_notice
@@ -117,17 +118,9 @@ def load_run(
     run = resolve(replace(spec, rate=RateSpec(), optimizer=OptimizerSpec(), objects=needed), objects)
     check_same_data(folder, run.data)
     models = build_saved_models(run)
-    saved = checkpoint.newest(folder.checkpoint, models=models)
-    if saved.damage and folder.finished():
-        raise UserError(f"{saved.damage} Repair it from the checkpoint before it with: spacedkd train --resume {path}")
-    if saved.damage:
-        print_notice(f"{saved.damage} The checkpoint before it, of turn {saved.position.turns}, is evaluated instead.")
-    learners = {*run.method.learners.values()}
-    for name, model in models.items():  # before weights are loaded: those of 64-true do not fit into float32
-        model.to(_training_dtype(run.spec.precision, learns=name in learners))
-    position = checkpoint.load(saved.path, spec.fingerprints(), models, {})
+    position = _load_newest_checkpoint(folder, spec, run, models)
     # All other models are memory banks, or copies of a learner.
-    evaluated = [name for name in models if name in learners or name in run.method.frozen or name == "average"]
+    evaluated = {*run.method.learners.values(), *run.method.frozen, "average"}
     origin = {
         "run": spec.label or str(path),
         "fingerprint": spec.fingerprint(),
@@ -138,13 +131,29 @@ def load_run(
         "data": to_json(run.spec.data),
     }
     return _prepare(
-        {name: models[name] for name in evaluated},
+        {name: model for name, model in models.items() if name in evaluated},
         student=run.student,
         data=run.data,
         precision=run.spec.precision,
         accelerator=accelerator or spec.engine.accelerator,
         origin=origin,
     )
+
+
+def _load_newest_checkpoint(
+    folder: RunFolder, spec: RunSpec, run: ResolvedRun, models: Mapping[str, nn.Module]
+) -> Position:
+    """Load the newest whole checkpoint of a run into its models, and return its position; tell of a damaged one."""
+    saved = checkpoint.newest(folder.checkpoint, models=models)
+    if saved.damage and folder.finished():
+        way_out = f"Repair it from the checkpoint before it with: spacedkd train --resume {folder.path}"
+        raise UserError(f"{saved.damage} {way_out}")
+    if saved.damage:
+        print_notice(f"{saved.damage} The checkpoint before it, of turn {saved.position.turns}, is evaluated instead.")
+    learners = {*run.method.learners.values()}
+    for name, model in models.items():  # before weights are loaded: those of 64-true do not fit into float32
+        model.to(_training_dtype(run.spec.precision, learns=name in learners))
+    return checkpoint.load(saved.path, spec.fingerprints(), models, {})
 
 
 def _check_loadable(folder: RunFolder, path: Path, unfinished: bool) -> None:

@@ -14,8 +14,17 @@ from scipy.stats import ttest_rel
 from torch import Tensor, nn
 
 from spacedkd import Blocks, Snapshots, Spaced, UserError, train
-from spacedkd.experimental import Probe, drift, even, probe_of, proven_better, shuffled, yoked
-from spacedkd.experimental.timing import _jensen_shannon, lengths_in_run
+from spacedkd.experimental import (
+    Probe,
+    _jensen_shannon,
+    drift,
+    even,
+    lengths_in_run,
+    probe_of,
+    proven_better,
+    shuffled,
+    yoked,
+)
 from tests.conftest import TINY
 
 COIN = Probe(torch.zeros(4, 1), torch.tensor([0, 0, 0, 1]))

@@ -1,7 +1,8 @@
-"""Rules of timing: when a teacher hands over to its student, read off the teacher's recorded trajectory.
+"""Experimental tools for studies, which have not been shown to help: rules of timing. Names and arguments may change.
 
-A teacher of spaced KD does not depend on its student, so a rule that adapts to the teacher needs nothing in the
-training loop. It is a function from a trajectory, recorded before, to the `Blocks` of a schedule:
+A rule of timing says when a teacher hands over to its student, read off the teacher's recorded trajectory. A teacher of
+spaced KD does not depend on its student, so a rule that adapts to the teacher needs nothing in the training loop. It is
+a function from a trajectory, recorded before, to the `Blocks` of a schedule:
 
     spacedkd.train(spec_with_record_online, "runs/teacher")
     blocks = drift("runs/teacher", probe_of("runs/teacher"), 0.05)
