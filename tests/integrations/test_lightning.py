@@ -317,9 +317,9 @@ def test_other_batches_of_lightning_are_refused(snapshots: Path) -> None:
     def student(data: Any) -> None:
         fit(Module(), Spacing(snapshots, INTERVAL).lightning.student(network), data=data)
 
-    with pytest.raises(UserError, match="batch size is 4 here and 8 there; steps per epoch is 20 here and 10 there"):
+    with pytest.raises(UserError, match="batch size: 4 here, 8 there; steps per epoch: 20 here, 10 there"):
         student(seeded_loader(TRAIN, 4, 0))
-    with pytest.raises(UserError, match="digest of the first batch is"):
+    with pytest.raises(UserError, match="digest of the first batch: "):
         student(DataLoader(TRAIN, BATCH, shuffle=True))
     with pytest.raises(UserError, match="The student's run has 21 steps, and the teacher's in .* has 20 steps"):
         fit(Module(), Spacing(snapshots, INTERVAL).lightning.student(network), max_steps=21)

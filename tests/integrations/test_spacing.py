@@ -217,6 +217,17 @@ def test_an_interval_in_epochs(tmp_path: Path) -> None:
     assert Run(Spacing(tmp_path, "1.5ep"), whole(), is_student=True).train().updates == [9] * 9 + [18] * 9
 
 
+@pytest.mark.parametrize("loader", [whole, epochs])
+def test_the_state_of_a_run_that_is_over_leaves_nothing_to_do(loader: Loaders, tmp_path: Path) -> None:
+    run = Run(Spacing(tmp_path, INTERVAL), loader()).train()
+    run.save(tmp_path / "saved.pt")
+    again = Run(Spacing(tmp_path, INTERVAL), loader()).resume(tmp_path / "saved.pt")
+    assert again.train().steps == []
+    assert_same_bits(again.model.state_dict(), run.model.state_dict())
+    assert len(snapshots_in(tmp_path)) == 5
+    assert Run(again.spacing, loader(), is_student=True).train().steps == [*range(STEPS)], "another run"
+
+
 def test_an_average_is_in_the_state(tmp_path: Path) -> None:
     """`state_dict` is called before the loop has come back for the batch's snapshot."""
     for folder in ("whole", "parts"):
@@ -326,14 +337,14 @@ class Recoded(TensorDataset):
 @pytest.mark.parametrize(
     ("loader", "named"),
     [
-        (lambda: seeded_loader(ITEMS, 3, seed=0, steps=range(18)), ["batch size is 3 here and 4 there"]),
-        (lambda: seeded_loader(ITEMS, 4, seed=1, steps=range(18)), ["seed is 1 here and 0 there", "first rows is"]),
+        (lambda: seeded_loader(ITEMS, 3, seed=0, steps=range(18)), ["batch size: 3 here, 4 there"]),
+        (lambda: seeded_loader(ITEMS, 4, seed=1, steps=range(18)), ["seed: 1 here, 0 there", "first rows: ["]),
         (
             lambda: seeded_loader(TensorDataset(*ITEMS[:20]), 4, seed=0, steps=range(15)),
-            ["items is 20 here and 24 there", "steps per epoch is 5 here and 6"],
+            ["items: 20 here, 24 there", "steps per epoch: 5 here, 6"],
         ),
-        (lambda: DataLoader(ITEMS, 4), ["first rows is [0, 1, 2, 3, 4, 5, 6, 7] here"]),
-        (lambda: DataLoader(ITEMS, 4, shuffle=True), ["digest of the first batch is"]),
+        (lambda: DataLoader(ITEMS, 4), ["first rows: [0, 1, 2, 3, 4, 5, 6, 7] here"]),
+        (lambda: DataLoader(ITEMS, 4, shuffle=True), ["digest of the first batch: "]),
         (lambda: seeded_loader(Recoded(*ITEMS.tensors), 4, seed=0, steps=range(18)), ["digest of the first batch"]),
     ],
 )

@@ -170,9 +170,9 @@ def snapshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        ({"data_seed": 4}, ["seed is 4 here and 3 there", "first rows is"]),
-        ({"per_device_train_batch_size": 4}, ["batch size is 4 here and 8 there"]),
-        ({"gradient_accumulation_steps": 2}, ["batches per update is 2 here and 1 there", "steps per epoch is 5 here"]),
+        ({"data_seed": 4}, ["seed: 4 here, 3 there", "first rows: ["]),
+        ({"per_device_train_batch_size": 4}, ["batch size: 4 here, 8 there"]),
+        ({"gradient_accumulation_steps": 2}, ["batches per update: 2 here, 1 there", "steps per epoch: 5 here"]),
         ({"max_steps": 21}, ["The student's run has 21 steps, and the teacher's in", "has 20 steps"]),
         ({"every": 5}, ["no snapshot after 5 updates, which step 0 needs; it has those after 7, 14, 20"]),
     ],

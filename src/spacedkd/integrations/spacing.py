@@ -118,7 +118,7 @@ class Spacing:
         self._epoch = None if steps_per_epoch is None else whole_number("steps_per_epoch", steps_per_epoch, 1)
         self._overwrite, self._same_batches = options.get("overwrite", False), same_batches
         self._record: dict[str, Any] | None = None
-        self._is_student = False
+        self._is_student = self._has_warned = False
         self._position: Position | None = None
         self._loop: Loop | None = None
 
@@ -181,7 +181,8 @@ class Spacing:
             self._record = None  # of a run that ended before its first snapshot
         if self._record is not None:
             self._check_batches(fingerprint)
-            if not done and (before := self._record["total"]) != total:
+            before = self._record["total"]
+            if not done and None not in (before, total) and before != total:
                 raise UserError(
                     f"{self.folder} has the snapshots of a run of {_steps(before)}, and this one has {_steps(total)}: "
                     "choose another folder, or give Spacing overwrite=True."
@@ -196,10 +197,11 @@ class Spacing:
         run.check_shared()
         total, epoch = self._length(run)
         self._is_student, self._record = True, self._read_record()
-        if self._record is None:
-            print_notice(f"{self.folder} does not say which batches its teacher learned: give the student the same")
-        else:
+        if self._record is not None:
             self._check_batches(run.fingerprint(done))
+        elif not self._has_warned:
+            self._has_warned = True
+            print_notice(f"{self.folder} does not say which batches its teacher learned: give the student the same")
         lengths = [None if self._record is None else self._record["total"], *(one.total for one in self.teachers)]
         teacher_total = next((length for length in lengths if length is not None), None)
         if None not in (total, teacher_total) and total > teacher_total:  # type: ignore[operator]
@@ -253,7 +255,8 @@ class Spacing:
             save: the network of the teacher's run, of which snapshots are saved; left out in the student's run, where
                 `teacher(...)` has made the teacher.
             epochs: how many times the loader is iterated.
-            accumulate: batches of an update; by default 1, and refused where optimizers step after fewer batches.
+            accumulate: batches of an update. Without it an update is a batch, and optimizers that step less often are
+                refused.
         """
         if save is not None and not isinstance(save, nn.Module):
             raise UserError(f"save must be the network that the teacher's run trains; got {format_value(save)}.")
@@ -283,7 +286,7 @@ class Spacing:
                 if position.updates >= passes.total:
                     break
         if position.updates >= passes.total:
-            self._position = self._loop = None  # the next loop is another run
+            position.is_complete, self._loop = True, None  # the next loop is another run
             _wait_for_all()
 
     def state_dict(self) -> dict[str, Any]:
@@ -327,8 +330,8 @@ class Spacing:
         """Return where a loop begins: at a loaded state, after the pass before it, or at the loader's first step."""
         position = self._position
         is_loaded = position is not None and not position.is_started
-        is_next_pass = position is not None and position.is_teacher == is_teacher and not passes.is_whole_run
-        if position is None or not (is_loaded or is_next_pass):
+        is_in_run = position is not None and position.is_teacher == is_teacher and not position.is_complete
+        if position is None or not (is_loaded or (is_in_run and not passes.is_whole_run)):
             position = Position(batches=passes.start, updates=passes.start // passes.accumulate)
         elif passes.start not in (0, position.batches):
             raise UserError(
@@ -369,7 +372,7 @@ class Spacing:
         theirs = self._record["batches"]
         different = [name for name in own if name in theirs and theirs[name] != own[name]]
         if different and self._same_batches:
-            words = "; ".join(f"{name} is {own[name]} here and {theirs[name]} there" for name in different)
+            words = "; ".join(f"{name}: {own[name]} here, {theirs[name]} there" for name in different)
             raise UserError(
                 f"The batches of this run are not those of the teacher's run in {self.folder}: {words}. Give both the "
                 "same, for instance by seeded_loader(dataset, batch_size, seed), or say Spacing(..., "
@@ -521,6 +524,8 @@ class Position:
     is_started: bool = False
     """False for a state that was loaded, until its loop continues"""
     is_teacher: bool = False
+    is_complete: bool = False
+    """True once the loop has made all updates of its run"""
 
 
 class Loop:
