@@ -33,8 +33,8 @@ def example(name: str) -> dict[str, Any]:
 def test_every_example_is_tested() -> None:
     tested = {"own_dataset", "own_loop", "own_method", "own_network", "spaced_versus_online", "text_classifier"}
     tested |= {"snapshots_own_loop", "snapshots_segmentation", "snapshots_accelerate", "snapshots_timm"}
-    tested |= {"snapshots_lightning", "snapshots_transformers", "regression", "segmentation"}
-    tested |= {"cached_targets_lm"}
+    tested |= {"snapshots_lightning", "snapshots_transformers", "snapshots_of_checkpoints", "snapshots_trl"}
+    tested |= {"regression", "segmentation", "cached_targets_lm"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
 
 
@@ -73,7 +73,8 @@ def test_snapshots_accelerate_stopped_and_started_again(tmp_path: Path) -> None:
     main, last = example("snapshots_accelerate")["main"], "student/state-300/model.safetensors"
     whole = main(tmp_path / "whole")
     assert min(whole.values()) > 0.85
-    shutil.copytree(tmp_path / "whole" / "teacher", tmp_path / "stopped" / "teacher")
+    for folder in ("teacher", "snapshots"):
+        shutil.copytree(tmp_path / "whole" / folder, tmp_path / "stopped" / folder)
     main(tmp_path / "stopped", stop=150)
     assert not (tmp_path / "stopped" / last).exists()
     assert main(tmp_path / "stopped") == whole
@@ -133,6 +134,44 @@ def test_snapshots_transformers_stopped_and_started_again(tmp_path: Path) -> Non
     assert min(accuracy.values()) > 0.6, (
         "always saying the most frequent part would be right less than half of the time"
     )
+
+
+def test_snapshots_of_checkpoints_train_no_teacher(tmp_path: Path) -> None:
+    """Of a training that is over; a second student learns the same from it."""
+    pytest.importorskip("transformers")
+    main = example("snapshots_of_checkpoints")["main"]
+    first = main(tmp_path)
+    assert min(first.values()) > 0.85
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "long ago").rglob("*")}
+    assert main(tmp_path) == first
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "long ago").rglob("*")} == before
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # TRL's own
+def test_snapshots_trl(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    transformers = pytest.importorskip("transformers")
+    assert len((EXAMPLES / "snapshots_trl.py").read_text().splitlines()) < 90
+    module = example("snapshots_trl")
+
+    class Notes(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if teachers:
+                updates.append(teachers[-1].updates)
+
+    updates: list[int | None] = []
+    teachers: list[Any] = []
+    spacing = module["Spacing"]
+
+    class Noting(spacing):  # type: ignore[misc, valid-type]
+        def teacher(self, *given: Any, **options: Any) -> Any:
+            teachers.append(super().teacher(*given, **options))
+            return teachers[-1]
+
+    module["main"].__globals__["Spacing"] = Noting
+    nats = module["main"](tmp_path, Notes())
+    assert updates == [15] * 15 + [30] * 15 + [45] * 15 + [60] * 15
+    assert max(nats.values()) < 7, "who guesses has log(1928) = 7.6"
 
 
 def test_spaced_versus_online(tmp_path: Path) -> None:

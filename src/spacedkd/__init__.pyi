@@ -33,6 +33,7 @@ from .evaluation.instrument import Instrument as Instrument
 from .evaluation.weight_noise import WeightNoise as WeightNoise
 from .exporting.export import Exported as Exported
 from .exporting.export import export as export
+from .integrations.spacing import Spacing as Spacing
 from .methods import losses as losses
 from .methods.ban import BAN as BAN
 from .methods.base import Ingredients as Ingredients
