@@ -8,11 +8,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import tyro
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -27,6 +29,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # so too in processes that tests 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+READS = "get_class_tokenization_with_field"
 TINY = RunSpec(
     data=DataSpec("digits", train_limit=40),
     network=NetworkSpec("resnet18_small", {"width": 4, "layers": [1, 1, 1, 1]}),
@@ -49,8 +52,25 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
+LONG = (
+    "paper/test_reproduction.py",
+    "training/test_distributed.py",
+    "trajectory/test_replay.py",
+    "comparison/test_sharing.py",
+    "comparison/test_failing_runs.py",
+    "comparison/test_ray.py",
+    "evaluation/test_instrument_in_one_file.py",
+    "faults/test_kill_points.py",
+    "cli/test_evaluation.py",
+    "cli/test_reproduce.py",
+    "test_examples.py",
+)
+"""tests that begin first, because one worker has many of them, or one of them takes long: none is left to the end"""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Ray's come last where whatever a process forks after them crashes (seen with Ray 2.60 and Python 3.13.0)."""
+    items.sort(key=lambda item: not item.nodeid.partition("::")[0].endswith(LONG))
     if sys.version_info >= (3, 13):
         items.sort(key=lambda item: "test_ray.py" in item.nodeid)
 
@@ -61,6 +81,15 @@ def forked() -> Iterator[None]:
     start()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(multiprocessing, "get_context", get_context)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sources_are_read_once() -> Iterator[None]:
+    """Tyro reads the source of every class of flags for each command line, which is a third of what that takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        if hasattr(tyro._docstrings, READS):
+            patch.setattr(tyro._docstrings, READS, cache(getattr(tyro._docstrings, READS)))
         yield
 
 
