@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 import tyro
+from filelock import FileLock
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -42,6 +44,16 @@ TINY = RunSpec(
     engine=EngineSpec(threads=1),
 )
 """Five steps an epoch, fifteen in all."""
+
+
+def pytest_configure() -> None:
+    """Look for no garbage among the thousands of tests that are collected, nor ever in what was imported for them."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -106,6 +118,18 @@ def tiny_with() -> Callable[..., RunSpec]:
         return replace(TINY, method=MethodSpec(method, options or {}), **changes)
 
     return make
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder that is made by the first worker of pytest that asks; all others wait for it and only read."""
+    root = factory.getbasetemp()
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / name
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            unfinished = folder.with_name(f"{name}, unfinished")
+            make(unfinished)
+            unfinished.rename(folder)
+    return folder
 
 
 def tensors(folder: Path) -> dict[str, Tensor]:
