@@ -65,19 +65,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 LONG = (
-    "paper/test_reproduction.py",
-    "training/test_distributed.py",
-    "trajectory/test_replay.py",
-    "comparison/test_sharing.py",
-    "comparison/test_failing_runs.py",
-    "comparison/test_ray.py",
-    "evaluation/test_instrument_in_one_file.py",
-    "faults/test_kill_points.py",
-    "cli/test_evaluation.py",
-    "cli/test_reproduce.py",
     "test_examples.py",
+    "test_stopping.py",
+    "test_user_code.py",
+    "test_pipeline.py",
+    "test_options.py",
+    "test_result.py",
 )
-"""tests that begin first, because one worker has many of them, or one of them takes long: none is left to the end"""
+"""tests that come before others, because one of them takes seconds: none is left for the end, when other workers wait;
+pytest-xdist itself begins with the groups of most tests"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
