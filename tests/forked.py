@@ -63,7 +63,8 @@ def get_context(method: str | None = None) -> BaseContext:
 class Command:
     """Python with these words, as `subprocess.Popen` starts it, but forked: `-c CODE`, `-m MODULE` or a script.
 
-    It is a process of its own, in a folder and an environment of its own, that signals end and that starts others.
+    It is a process of its own, in a folder, an environment and a session of its own, that signals end and that starts
+    others.
     What only a new interpreter has is not tested by it: variables that Python itself reads, and what happens at exit.
     """
 
@@ -75,6 +76,7 @@ class Command:
             file.touch()
         process = _Process(target=_run, args=([*map(str, words)], str(cwd or Path.cwd()), self._files))
         process.environment = env
+        process.daemon = True  # pytest ends those that a failed test has left
         process.start()
         assert process.pid is not None
         self._process, self.pid = process, process.pid
@@ -120,7 +122,9 @@ def _run(words: list[str], folder: str, files: list[Path]) -> None:
         os.dup2(descriptor, number)
         os.close(descriptor)
         setattr(sys, file.name, open(number, "w", buffering=1, closefd=False))  # noqa: SIM115  until the end
+    os.setsid()
     os.chdir(folder)
+    vars(multiprocessing.current_process())["_config"]["daemon"] = False  # it may start others
     first, *more = words
     if first == "-c":
         code, *more = more
