@@ -37,7 +37,7 @@ lint: .venv/installed-for-tests
 	$(BIN)/mypy
 
 pytest: .venv/installed-for-tests
-	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )) --dist loadgroup
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist loadgroup
 
 faults: .venv/installed-for-tests
 	EVERY_KILL_POINT=1 $(BIN)/pytest --numprocesses auto --dist worksteal tests/faults

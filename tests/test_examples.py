@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 
 from spacedkd import MethodSpec, RunSpec, SnapshotTeacher, Spaced, Targets, read_spec, seeded_loader, train
 from spacedkd.config.serialization import to_json
+from tests import forked
 from tests.conftest import assert_same_bits, tensors
 from tests.training.stopping import assert_same_run
 
@@ -181,19 +182,19 @@ def test_spaced_versus_online(tmp_path: Path) -> None:
 
 def test_own_network_killed_and_started_again(tmp_path: Path) -> None:
     """SIGKILL in the middle; the same command once more ends with the bits of a run that was never stopped."""
-    command = [sys.executable, str(EXAMPLES / "own_network.py")]
-    subprocess.run([*command, str(tmp_path / "whole")], check=True, stdout=subprocess.DEVNULL)
-    killed = tmp_path / "killed"
-    process = subprocess.Popen([*command, str(killed)], stdout=subprocess.DEVNULL)
+    script, killed = EXAMPLES / "own_network.py", tmp_path / "killed"
+    assert forked.run(script, tmp_path / "whole").returncode == 0
+    process = forked.Command(script, killed)
     while not (killed / "checkpoint" / "latest.safetensors").exists():
         assert process.poll() is None, "it ended before it could be killed"
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not (killed / "result.json").exists()
-    said = subprocess.run([*command, str(killed)], check=True, capture_output=True, text=True).stdout
+    again = forked.run(script, killed)
+    assert again.returncode == 0, again.stderr
     assert_same_run(tmp_path / "whole", killed)
-    assert float(said.partition(": ")[2].partition(" %")[0]) > 85
+    assert float(again.stdout.partition(": ")[2].partition(" %")[0]) > 85
 
 
 def test_own_dataset_is_the_same_with_any_number_of_workers(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import shlex
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -230,6 +231,7 @@ def same_name(name: str, names: Iterable[str]) -> str:
     return name if name in names or len(meant) != 1 else meant[0]
 
 
+@lru_cache(maxsize=1024)
 def _letters(name: str) -> str:
     return re.sub(r"[-_ ]", "", name).casefold()
 
