@@ -8,7 +8,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from spacedkd import DatasetStream, Spaced, learning, learning_rate, losses
+from spacedkd import Spaced, learning, learning_rate, losses
+from spacedkd.data import DatasetStream
 
 STEPS = 300
 pixels, digits = load_digits(return_X_y=True)

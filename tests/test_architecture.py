@@ -189,14 +189,6 @@ def test_no_file_is_called_by_a_name_that_says_nothing() -> None:
     assert not {path.stem for path in ALL_FILES} & {"utils", "common", "helpers", "misc"}
 
 
-def test_torchvision_is_only_imported_where_it_was_made_importable() -> None:
-    """timm imports it too; a package declares its operators before anything in the package is imported."""
-    for path in ALL_FILES:
-        if outside(path) & {"timm", "torchvision", "lightning", "transformers"}:
-            first = path if path.parent == SOURCE else path.parent / "__init__.py"
-            assert "spacedkd.runtime.torchvision_compat" in imports(first), path
-
-
 def test_methods_are_listed_without_torch(loaded: Loaded) -> None:
     assert "torch" not in loaded["list of methods"]
     assert "torch" in loaded["a method"]

@@ -18,7 +18,6 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from spacedkd import (
-    DatasetStream,
     EngineSpec,
     MethodSpec,
     NetworkSpec,
@@ -34,6 +33,7 @@ from spacedkd.cli import main
 from spacedkd.comparison.document import read_arms
 from spacedkd.comparison.results import compare_runs
 from spacedkd.config.serialization import to_json
+from spacedkd.data import DatasetStream
 from spacedkd.data.dataset import Items
 from spacedkd.data.stream import Order
 from spacedkd.evaluation.evaluate import evaluate

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from spacedkd import DataSpec, TrainingStream, UserError
+from spacedkd import DataSpec, UserError
+from spacedkd.data import TrainingStream
 from spacedkd.data.inputs import tensors
 from spacedkd.data.sources import load
 from spacedkd.data.stream import DatasetStream, View, batches

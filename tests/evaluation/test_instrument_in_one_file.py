@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from spacedkd import DataSpec, EngineSpec, EvaluationSpec, NetworkSpec, RunSpec, Spaced, UserError, compare, evaluate
+from spacedkd import DataSpec, EngineSpec, NetworkSpec, RunSpec, Spaced, UserError, compare, evaluate
+from spacedkd.evaluation import EvaluationSpec
 from spacedkd.evaluation.document import INSTRUMENTS
 from spacedkd.evaluation.instrument import Entry, Instrument, Metric
 from tests import forked

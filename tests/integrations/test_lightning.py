@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import spacedkd.integrations
-from spacedkd import SeededBatchSampler, SnapshotTeacher, Spacing, UserError, seeded_loader
+from spacedkd import SnapshotTeacher, Spacing, UserError, seeded_loader
+from spacedkd.data import SeededBatchSampler
 from tests.conftest import assert_same_bits
 from tests.integrations.digits import BATCH, INTERVAL, STEPS, TRAIN, loader, loss_of, network, ours, sgd
 from tests.training.two_processes import finished, started, torchrun_variables
@@ -540,7 +541,7 @@ def test_without_lightning(monkeypatch: pytest.MonkeyPatch) -> None:
         loaded_without(monkeypatch, "lightning", "lightning.pytorch", "pytorch_lightning")
     assert str(error.value) == (
         "spacedkd.integrations.lightning needs Lightning (import of pytorch_lightning halted; None in sys.modules): "
-        "pip install 'lightning>=2.5'"
+        "pip install 'spacedkd[lightning]'"
     )
 
 

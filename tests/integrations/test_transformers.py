@@ -563,7 +563,7 @@ def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     assert str(error.value) == (
         "spacedkd.integrations.transformers needs transformers (import of transformers halted; None in sys.modules): "
-        "pip install 'transformers>=5' 'accelerate>=1.1'"
+        "pip install 'spacedkd[transformers]'"
     )
 
 

@@ -14,8 +14,11 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from spacedkd import KD, Batch, Classifier, EarlyExits, Ingredients, NetworkSpec, Progress, SelfKD, UserError
+from spacedkd import NetworkSpec, UserError
+from spacedkd.data import Batch
 from spacedkd.data.inputs import DataInfo
+from spacedkd.methods import KD, Ingredients, Progress, SelfKD
+from spacedkd.models import Classifier, EarlyExits
 from spacedkd.models.factory import build_network
 from spacedkd.models.preprocessing import preprocess
 

@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from spacedkd import Event, RunSpec, Spaced, UserError, load_student, read_run, train
+from spacedkd import RunSpec, Spaced, UserError, load_student, read_run, train
 from spacedkd.cli import main
+from spacedkd.training import Event
 from spacedkd.training.loop import Scores
 from spacedkd.training.roles import evaluate_role
 from spacedkd.training.state import TrainingState

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from spacedkd import Event, RunSpec, Spaced, train
+from spacedkd import RunSpec, Spaced, train
 from spacedkd.runs import checkpoint
 from spacedkd.runtime.signals import Stopped, killed_by
+from spacedkd.training import Event
 from tests import forked
 from tests.comparison.processes import children, gone, wait_until
 from tests.training.stopping import assert_same_run

@@ -14,8 +14,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spacedkd import KD, NetworkSpec, OptimizerSpec, UserError, train
+from spacedkd import NetworkSpec, OptimizerSpec, UserError, train
 from spacedkd.cli import main
+from spacedkd.methods import KD
 from spacedkd.runtime import user_code
 from spacedkd.runtime.errors import OutOfMemory, UserCodeError, in_python, on_command_line
 from spacedkd.training.guard import way_out
@@ -376,7 +377,8 @@ WITH_WORKERS = """
 import os
 import torch
 from torch import nn
-from spacedkd import KD, EngineSpec, NetworkSpec, RunSpec, train
+from spacedkd import EngineSpec, NetworkSpec, RunSpec, train
+from spacedkd.methods import KD
 from spacedkd.runtime import user_code
 
 class Data(torch.utils.data.Dataset):

@@ -16,10 +16,7 @@ from torch import nn
 
 from spacedkd import (
     Ahead,
-    Blocks,
     DataSpec,
-    Event,
-    Growing,
     MethodSpec,
     NetworkSpec,
     Offline,
@@ -27,10 +24,8 @@ from spacedkd import (
     OptimizerSpec,
     RateSpec,
     RunSpec,
-    Schedule,
     Spaced,
     UserError,
-    Window,
     read_spec,
     train,
 )
@@ -38,6 +33,8 @@ from spacedkd.config.serialization import to_json
 from spacedkd.runs.tensor_file import digest
 from spacedkd.runtime.errors import SnapshotsGone
 from spacedkd.runtime.files import Folder
+from spacedkd.schedule import Blocks, Growing, Schedule, Window
+from spacedkd.training import Event
 from spacedkd.trajectory.record import TrajectoryWriter
 from spacedkd.trajectory.replay import RecordedTrajectory
 from tests import forked
@@ -96,7 +93,7 @@ def test_a_replayed_teacher_gives_the_bits_of_one_that_learns_beside_the_student
     assert_same_but_for_cost(tmp_path / "alone", tmp_path / "stopped")
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "bf16-true", "64-true"])
 def test_a_replayed_teacher_answers_in_the_precision_it_learns_in(
     tmp_path: Path, tiny: RunSpec, precision: str
 ) -> None:

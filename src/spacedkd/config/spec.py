@@ -179,12 +179,16 @@ class EngineSpec:
     """GPUs (or CPU processes) to share each batch"""
     nodes: int = option(1, resumable=True)
     """machines to share each batch"""
-    workers: int = 0
-    """processes that prepare batches ahead of time; the batches are the same for any number"""
+    workers: int | None = None
+    """processes that prepare batches ahead of time, for each device; the batches are the same for any number; None
+    takes a GPU's share of the cores but one, and 0 on CPUs or where the data is ready in memory"""
     threads: int | None = None
     """CPU threads of each process; None takes all cores"""
     strategy: Literal["ddp", "fsdp"] = option("ddp", resumable=True)
     """how devices share a network: each has all of it (ddp), or a part of its weights (fsdp) where it does not fit"""
+    deterministic: bool = option(True, later=True)
+    """compute with kernels that give the same bits each time; without, torch may take faster ones on GPUs, and bits are
+    not promised"""
     compile: bool = option(False, teacher="compiler")
     """let torch compile the networks, which takes minutes once and makes steps faster on most GPUs"""
     pipeline: bool = False
@@ -246,8 +250,7 @@ def with_extensions(schedule: Schedule, extends: Sequence[ShorterRun], steps_per
 
 OURS = re.compile(r"resnet\d+(_small(_w\d+)?|x\d)|(mlp|cnn)_1d")
 """the names of our networks: ResNets for small images, and small networks for signals"""
-# No 16-mixed: its loss scale would be shared by teacher and student, and the student could change the teacher.
-PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true", "64-true")
+PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true")
 TARGETS_FORM = re.compile(
     r"(whole|float16|bfloat16)|(top-k):([1-9]\d{0,5})|(sample):([1-9]\d{0,5})(?:@((?!0+(?:\.0+)?$)\d{1,4}(?:\.\d+)?))?"
 )
@@ -352,7 +355,7 @@ LOGGERS = {
     "csv": ("", ""),
     "tensorboard": ("tensorboard", ""),
     "wandb": ("wandb", "wandb"),
-    "mlflow": ("mlflow", "mlflow"),
+    "mlflow": ("mlflow", ""),
 }
 """name -> the module a logger needs, if any, and the package that pip installs; empty where an extra has that name"""
 
@@ -440,7 +443,8 @@ class RunSpec:
     follower_rate: Literal["own", "leader"] = option("own", identity="changed")
     """followers have the learning rate of their own step, or that of the step the leader has reached"""
     precision: str = option("auto", teacher="precision")
-    """32-true, bf16-mixed, bf16-true or 64-true; auto takes bf16-mixed where the hardware is fast at it"""
+    """32-true, bf16-mixed, 16-mixed, bf16-true or 64-true; auto takes bf16-mixed where the hardware is fast at it, and
+    16-mixed on GPUs without it"""
     channels_last: bool = option(True, teacher="memory layout")
     """keep the channels of images last in memory, which is faster on most hardware"""
     attention: Literal["fused", "plain"] = option("fused", later=True)
@@ -512,6 +516,11 @@ class RunSpec:
                 )
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
+        if self.precision == "16-mixed" and self.engine.strategy == "fsdp":
+            raise UserError(
+                "precision 16-mixed checks the gradients of whole networks, which strategy fsdp does not keep: leave "
+                "one of them out."
+            )
         check_loggers(self.log)
         for name in ("evaluate_every", "save_every", "log_every"):
             if getattr(self, name).amount == 0:

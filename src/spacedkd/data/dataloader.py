@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 from torch.utils.data.distributed import DistributedSampler
 
 from spacedkd.data.dataset import Collate, MapStyle, check_map_style, load_items, seed_collate
+from spacedkd.data.generators import preserve_generators
 from spacedkd.data.stream import Order
-from spacedkd.data.transforms import preserve_generators
 from spacedkd.runtime.errors import UserError, format_value, whole_number
 from spacedkd.runtime.seeds import seed_for
 

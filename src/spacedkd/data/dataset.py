@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, default_collate
 
 from spacedkd.config.serialization import qualified_name
+from spacedkd.data.generators import preserve_generators, seed_generators
 from spacedkd.data.inputs import Inputs, first_not_finite, tensors
-from spacedkd.data.transforms import preserve_generators, seed_generators
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.seeds import seed_for
 from spacedkd.runtime.user_code import note_origin

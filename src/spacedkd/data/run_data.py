@@ -7,7 +7,7 @@ contents of some of them, so that a million files take seconds.
 
 from __future__ import annotations
 
-import os
+import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,14 +23,15 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from spacedkd.config.spec import DataSpec
-from spacedkd.data import transforms
+from spacedkd.data import siblings, transforms
 from spacedkd.data.dataset import Collate, Items, check_map_style, describe_form
-from spacedkd.data.images import BadImage, Encoded, ImageColumn, Images, ImageSet, Signals
+from spacedkd.data.images import BadImage, Encoded, ImageColumn, Images, ImageSet, Signals, file_stats
 from spacedkd.data.inputs import DataInfo, Inputs, Normalisation, tensors
 from spacedkd.data.pixel_cache import MEMORY_LIMIT, add_digests, load_images
 from spacedkd.data.reader import Classes, RawDataset, RawSplit, check_test_split
 from spacedkd.data.stream import DatasetStream, Stream, TrainingStream
 from spacedkd.data.transforms import Augmentation, BatchWise, Mix
+from spacedkd.runtime.documents import parse_json
 from spacedkd.runtime.errors import UserError, pluralize
 from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.seeds import seed_for
@@ -76,6 +77,11 @@ class RunData:
     def samples(self) -> list[Inputs]:
         """Return two training inputs and two test inputs, without augmentation."""
         return [split.inputs_and_labels(torch.arange(2) % len(split))[0] for split in (self.train, self.test)]
+
+    @property
+    def instant(self) -> bool:
+        """Whether a training batch is a look-up in memory, so that workers would only cost time."""
+        return self.train.instant and isinstance(self.augmentation, BatchWise)
 
     @property
     def mixed(self) -> bool:
@@ -434,9 +440,18 @@ _DIFFERENCES = {
 
 
 def digest_dataset(raw: RawDataset) -> Digest:
-    """Return the digest of all images of a dataset, whichever of them a run uses."""
+    """Return the digest of all images of a dataset, whichever of them a run uses.
+
+    One process of a run computes it for all others on its machine.
+    """
     splits = {"training": raw.train} | ({} if raw.test is None else {"test": raw.test})
-    return {name: _digest_split(split, raw.location) for name, split in splits.items()}
+
+    def compute() -> dict[str, np.ndarray]:
+        digest = {name: _digest_split(split, raw.location) for name, split in splits.items()}
+        return {"digest": np.array(json.dumps(digest))}
+
+    digest: Digest = parse_json(str(siblings.compute_once(f"digest of {raw.location}", compute)["digest"]), "a digest")
+    return digest
 
 
 def digest_items(train: Items, test: Items) -> Digest:
@@ -520,7 +535,7 @@ def _names_and_sizes(images: ImageColumn, location: str) -> tuple[list[str], np.
     column = images.column
     if images.table is None:
         paths = column.to_pylist()
-        sizes = np.fromiter((_file_size(path) for path in paths), np.int64, len(paths))
+        sizes = file_stats(paths)[:, 0]
         return [path.removeprefix(f"{location}/") for path in paths], sizes
     linked: list[str | None] = []
     if pa.types.is_struct(column.type):
@@ -528,17 +543,9 @@ def _names_and_sizes(images: ImageColumn, location: str) -> tuple[list[str], np.
             linked = pc.struct_field(column, "path").to_pylist()
         column = pc.struct_field(column, "bytes")
     sizes = pc.fill_null(pc.binary_length(column), -1).to_numpy().astype(np.int64)
-    for row, path in enumerate(linked):
-        if sizes[row] < 0 and path is not None:  # the cell only names the file
-            sizes[row] = _file_size(path)
+    named = [row for row, path in enumerate(linked) if sizes[row] < 0 and path is not None]  # cells that name files
+    sizes[named] = file_stats([linked[row] or "" for row in named])[:, 0]
     return [(path or "").rpartition("/")[2] for path in linked], sizes
-
-
-def _file_size(path: str) -> int:
-    try:
-        return os.stat(path).st_size  # noqa: PTH116, a Path for each of a million files takes longer than looking
-    except OSError:
-        return -1
 
 
 def _digest_contents(images: ImageColumn, row: int) -> bytes:

@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from multiprocessing.connection import wait
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -31,14 +31,16 @@ from torch.utils.data import DataLoader, Dataset
 
 from spacedkd.config.spec import AugmentSpec
 from spacedkd.data.dataset import Collate, Items, MapStyle, check_map_style
-from spacedkd.data.images import ImageSet
 from spacedkd.data.inputs import Inputs, map_tensors, to_device
-from spacedkd.data.transforms import Augmentation, BatchWise, Mix
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.seeds import seed_for
 from spacedkd.runtime.signals import as_child
 from spacedkd.runtime.user_code import Inherited, user_code
 from spacedkd.task import CLASSIFICATION, Task
+
+if TYPE_CHECKING:  # they need libraries that `Order`, `Batch` and `DatasetStream` do without
+    from spacedkd.data.images import ImageSet
+    from spacedkd.data.transforms import Augmentation, Mix
 
 
 class Stream(Protocol):
@@ -237,6 +239,8 @@ class TrainingStream(ShuffledStream):
             min_per_rank=2,
         )
         self.images, self.mix, self.label_smoothing = images, mix, label_smoothing
+        from spacedkd.data.transforms import BatchWise
+
         self.augmentation = BatchWise(augment or AugmentSpec()) if isinstance(augment, AugmentSpec | None) else augment
 
     def _load(self, step: int, batch: GlobalBatch) -> tuple[Tensor, Tensor]:

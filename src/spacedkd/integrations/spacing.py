@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from spacedkd.data.dataloader import SeededBatchSampler
-from spacedkd.data.transforms import preserve_generators
+from spacedkd.data.generators import preserve_generators
 from spacedkd.runtime.documents import read_small_json
 from spacedkd.runtime.errors import Damaged, UserError, format_value, pluralize, whole_number
 from spacedkd.runtime.files import make_durable, write_errors, write_json

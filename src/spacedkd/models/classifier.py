@@ -8,13 +8,13 @@ deepest first. A network may be
     logits alone               features are the input of the linear layer, or 1x1 convolution, that gives the logits
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from timm.layers import ClassifierHead
 from torch import Tensor, nn
 
 from spacedkd.data.inputs import Inputs, call
@@ -200,6 +200,12 @@ def is_timm(network: nn.Module) -> bool:
     return all(callable(getattr(network, part, None)) for part in parts)
 
 
+def is_timm_part(part: nn.Module, module: str, name: str) -> bool:
+    """Return whether a part of a network has a class of timm's; without importing timm, as no instance does either."""
+    library = sys.modules.get(module)
+    return library is not None and isinstance(part, getattr(library, name))
+
+
 def classify(network: nn.Module, maps: Tensor) -> Prediction:
     """Return the prediction of a timm network's own head for its last maps; features are its classifier's input.
 
@@ -222,10 +228,10 @@ def _classify_apart(network: nn.Module, maps: Tensor) -> tuple[Prediction, ...]:
     return tuple(Prediction(layer_call.output, layer_call.input.flatten(1)) for layer_call in calls)
 
 
-def _timm_classifiers(network: nn.Module) -> Sequence[nn.Module]:
+def _timm_classifiers(network: nn.Module) -> Sequence[Any]:
     classifier = network.get_classifier()  # type: ignore[operator]
     classifiers = classifier if isinstance(classifier, tuple | list | nn.ModuleList) else [classifier]
-    return [head.fc if isinstance(head, ClassifierHead) else head for head in classifiers]
+    return [head.fc if is_timm_part(head, "timm.layers", "ClassifierHead") else head for head in classifiers]
 
 
 # Networks that are not timm's

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from spacedkd.config.serialization import by_signature, qualified_name
 from spacedkd.config.spec import NetworkSpec
+from spacedkd.data.generators import preserve_generators, seed_generators
 from spacedkd.data.inputs import DataInfo, Inputs, call, first_not_finite, row_count
-from spacedkd.data.transforms import preserve_generators, seed_generators
 from spacedkd.models.classifier import Classifier, eval_mode, logits_and_features
 from spacedkd.models.preprocessing import (
     Resize,

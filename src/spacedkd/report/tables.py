@@ -383,6 +383,7 @@ def of_run_forecast(forecast: Forecast) -> Table:
             + (f", snapshots {amount(disk.snapshots, 'B')}" if disk.snapshots else "")
             + (f", targets {amount(disk.targets, 'B')}" if disk.targets else ""),
         ),
+        ("workers", forecast.workers),
         ("time left", _time(forecast)),
         *([("faster", forecast.advice)] if forecast.advice else []),
     ]
@@ -421,7 +422,11 @@ def of_comparison(forecast: ComparisonForecast) -> list[Table]:
         )
     names = ("arm", "params", "turns finished", "updates", "forward", "backward")
     others = ("arm", "runs finished", "FLOPs", "memory", "disk", "time left")
-    caption = "memory is the peak of one run's process; time as if one run were trained after the other"
+    workers = "; or ".join(sorted({run.workers for runs in forecast.arms.values() for run in runs}))
+    caption = (
+        "memory is the peak of one run's process; time as if one run were trained after the other; processes that "
+        f"prepare batches for each: {workers}"
+    )
     what = "forward and backward passes of whole batches, as of each run alone"
     if any(run.replays for runs in forecast.arms.values() for run in runs):
         what += "; turns of a teacher that another run trains count as done"

@@ -36,9 +36,11 @@ class StepResult:
     images: int
     """number of images in the global batch"""
     skipped: str = ""
-    """kind of values that were not finite, if the update was undone because of them"""
+    """kind of values that were not finite, if the update was undone, or not made, because of them"""
     images_per_second: float | None = None
     """training speed of this role over the last 20 s; the timer sets it"""
+    loss_scale: float | None = None
+    """factor of the role's next loss in 16-mixed; None in other precisions"""
 
 
 class Event(NamedTuple):

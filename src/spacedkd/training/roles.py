@@ -93,9 +93,18 @@ class TrainedRole:
             undo_if_not_finite = self.guard.before_update(self.name)
             losses = self.learner.update(micro_batches, self.compute_losses, lr)
             skipped = undo_if_not_finite(losses)  # "", or what was not finite
+            if not skipped and self.learner.overflowed:
+                skipped = "gradients"
             if not skipped:
                 self.state.update_others(self.name, turn.step, lr)
-        return StepResult(LossValues(losses), self.learner.lr, self.state.stream.size(turn.step), skipped)
+        scaler = self.learner.scaler
+        return StepResult(
+            LossValues(losses),
+            self.learner.lr,
+            self.state.stream.size(turn.step),
+            skipped,
+            loss_scale=None if scaler is None else scaler.scale,
+        )
 
     def _split(self, turn: Turn, batch: Batch) -> list[MicroBatch]:
         """Move a turn's batch to the device and cut it into `spec.accumulate` micro-batches."""
@@ -191,7 +200,7 @@ def evaluate_model(state: TrainingState, model: nn.Module, module: nn.Module, na
         rows = torch.arange(fabric.global_rank, len(items), fabric.world_size)
         subset = items if fabric.world_size == 1 else items.subset(rows)
         batch_size = _batch_size(spec.batch_size, len(items), fabric.world_size)
-        batches = evaluation_batches(subset, batch_size, spec.engine.workers)
+        batches = evaluation_batches(subset, batch_size, state.run.workers)
         on_device = (batch.to(fabric.device, state.channels_last) for batch in batches)
         names, counts = count(model, heads, on_device, task)
         sums = fabric.all_reduce(counts, reduce_op="sum").T.tolist()  # type: ignore[union-attr]

@@ -15,8 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd.averages import Average, average_share, average_so_far
-from spacedkd.config.optimizer import OptimizerSpec, RateSpec
-from spacedkd.config.resolve import resolve
 from spacedkd.config.spec import check_folder, read_spec
 from spacedkd.models.batch_norm import recompute_batch_norm
 from spacedkd.models.classifier import Logits
@@ -25,7 +23,6 @@ from spacedkd.runtime.errors import UserError, check_between, format_value, plur
 from spacedkd.runtime.processes import print_notice
 from spacedkd.schedule import Duration, Schedule
 from spacedkd.timeline import ENDLESS, TeacherUpdates
-from spacedkd.training.build import build_models
 from spacedkd.trajectory.store import (
     FolderSnapshots,
     RunSnapshots,
@@ -371,6 +368,11 @@ def _build_recorded(store: RunSnapshots, trust_code: bool) -> tuple[nn.Module, i
         raise UserError(
             f"{store.run} was given a {own[0]} of your own: give network=, a function that makes its network."
         )
+    # They need libraries that snapshots of other trainers do without.
+    from spacedkd.config.optimizer import OptimizerSpec, RateSpec
+    from spacedkd.config.resolve import resolve
+    from spacedkd.training.build import build_models
+
     run = resolve(replace(spec, rate=RateSpec(), optimizer=OptimizerSpec(), objects={}))
     learner = next(
         model
