@@ -177,7 +177,7 @@ class Spacing:
             self._record = None
         fingerprint = run.fingerprint(done)
         record = {"total": total, "batches": fingerprint}
-        if not done and not self.snapshots.written():
+        if not done and not self.snapshots.available():
             self._record = None  # of a run that ended before its first snapshot
         if self._record is not None:
             self._check_batches(fingerprint)

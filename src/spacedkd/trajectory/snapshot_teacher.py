@@ -115,14 +115,14 @@ class Snapshots:
         """Remove snapshots after more updates than these: what a run wrote after the checkpoint it resumes from."""
         self._store.remove_after(updates)
 
-    def written(self) -> Mapping[int, Path]:
+    def available(self) -> Mapping[int, Path]:
         """Return the snapshots in the folder: number of updates -> file."""
-        return self._store.written()
+        return self._store.own_files()
 
     def _announce(self, updates: int, size: int) -> None:
         """Print how many snapshots are to be written and how large; refuse them where the disk is too small."""
         self._has_announced = True
-        present = self._store.written()
+        present = self._store.own_files()
         if self._updates.total is None:
             count, words = 1, f"a snapshot of {_megabytes(size)} whenever one is due"
         else:

@@ -269,7 +269,7 @@ class FolderSnapshots(SnapshotStore):
         file = self.available()[update]
         return _read_metadata(file).get(TRAINED) if file.suffix == ".safetensors" else None
 
-    def written(self) -> dict[int, Path]:
+    def own_files(self) -> dict[int, Path]:
         """Return the snapshots of our own kind, also beside those of others: number of updates -> file."""
         files = [*self.folder.iterdir()] if self.folder.is_dir() else []
         matches = ((self._kinds[0][1].fullmatch(file.name), file) for file in files)
@@ -277,7 +277,7 @@ class FolderSnapshots(SnapshotStore):
 
     def remove_after(self, update: int) -> None:
         """Remove our snapshots after more updates, where this is the first of several processes."""
-        for later, file in self.written().items() if is_first_process() else ():
+        for later, file in self.own_files().items() if is_first_process() else ():
             if later > update:
                 file.unlink()
 
