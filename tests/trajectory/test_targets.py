@@ -38,7 +38,7 @@ from spacedkd.schedule import Window
 from spacedkd.training.trained_models import load_run
 from spacedkd.trajectory.replay import read_oldest_needed
 from spacedkd.trajectory.targets import parse_form
-from tests.conftest import TINY, tensors
+from tests.conftest import TINY, assert_same_bits, tensors
 from tests.methods.whole_runs import NETWORKS
 from tests.training.stopping import train_in_parts, train_until
 
@@ -316,7 +316,13 @@ def test_a_file_under_another_name_is_refused(tmp_path: Path, written: Path) -> 
 
 def test_the_student_of_a_reader_is_evaluated(tmp_path: Path, written: Path) -> None:
     train(replace(SHORT, targets_path=written), tmp_path / "reads")
-    assert [*load_run(tmp_path / "reads").models] == ["student"]
+    run, writer = shutil.copytree(written, tmp_path / "written"), load_run(written)
+    train(replace(SHORT, targets_path=run, schedule=SHORT.schedule, ema=0.9), tmp_path / "other")
+    for reads in (tmp_path / "reads", tmp_path / "other"):
+        teacher = load_run(reads).models["teacher"]
+        assert_same_bits(teacher.state_dict(), writer.models["teacher"].state_dict())
+    shutil.rmtree(run)
+    assert [*load_run(tmp_path / "other").models] == ["student", "average"]
     (tmp_path / "reads/student/model.safetensors").unlink()
     train(replace(SHORT, targets_path=written), tmp_path / "reads", resume=True)
     assert_same_student(written, tmp_path / "reads")
