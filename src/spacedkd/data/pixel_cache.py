@@ -238,13 +238,7 @@ def _fill_memory(shape: tuple[int, ...], fill: Fill) -> tuple[Tensor, Reasons]:
 
 def _fill_cache(path: Path, shape: tuple[int, ...], fill: Fill) -> tuple[Tensor, Reasons]:
     """Let one of several processes fill the cache while the others wait, and return its contents."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path.with_suffix(".lock"))  # which a kill releases
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        print_notice("Another process is reading these images: waiting for it.")
-        lock.acquire()
+    lock = _acquire(path, "reading")
     try:
         cached = _load_cached(path, shape)
         if cached is None:
@@ -255,6 +249,18 @@ def _fill_cache(path: Path, shape: tuple[int, ...], fill: Fill) -> tuple[Tensor,
     if cached is None:
         raise OSError("what was written there reads as something else")
     return cached
+
+
+def _acquire(path: Path, doing: str) -> FileLock:
+    """Return the lock of a cached file, which a kill releases, when no other process holds it any more."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path.with_suffix(".lock"))
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        print_notice(f"Another process is {doing} these images: waiting for it.")
+        lock.acquire()
+    return lock
 
 
 def _write_cache(path: Path, shape: tuple[int, ...], fill: Fill) -> None:
@@ -342,10 +348,8 @@ def check_images(images: ImageColumn) -> tuple[Reasons, np.ndarray | None]:
         return _check_all(images)
     key = sha256(f"2 {stamp}".encode() + images.rows.numpy().tobytes()).hexdigest()[:32]
     path = cache_folder("checked") / f"{key}.json"
-    lock = FileLock(path.with_suffix(".lock"))  # one of several processes checks, the others wait
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
+        lock = _acquire(path, "checking")
     except (OSError, NotImplementedError):  # a home that cannot be written to costs another check, nothing else
         return _load_check(path, key, len(images)) or _check_all(images)
     try:
