@@ -37,7 +37,7 @@ lint: .venv/installed-for-tests
 	$(BIN)/mypy
 
 pytest: .venv/installed-for-tests
-	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )) --dist loadgroup
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist loadgroup
 
 faults: .venv/installed-for-tests
 	EVERY_KILL_POINT=1 $(BIN)/pytest --numprocesses auto --dist worksteal tests/faults
@@ -52,6 +52,7 @@ benchmark: .venv/installed-for-tests
 	$(BIN)/python -m benchmarks.training_speed
 	$(BIN)/python -m benchmarks.evaluation_speed
 	$(BIN)/python -m benchmarks.curvature_speed
+	$(BIN)/python -m benchmarks.token_loss_memory
 
 docs: .venv/installed
 	$(BIN)/python -m spacedkd.methods.pages docs/methods

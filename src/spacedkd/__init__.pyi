@@ -32,10 +32,12 @@ from .runs.result import read_run as read_run
 
 # Training loops of your own, and other trainers
 from .data.dataloader import seeded_loader as seeded_loader
+from .integrations.spacing import Spacing as Spacing
 from .methods import losses as losses
 from .models.freezing import learning as learning
 from .trajectory.snapshot_teacher import Snapshots as Snapshots
 from .trajectory.snapshot_teacher import SnapshotTeacher as SnapshotTeacher
+from .trajectory.targets import Targets as Targets
 
 # Errors, and stopping
 from .runtime.errors import Diverged as Diverged

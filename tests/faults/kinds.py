@@ -36,9 +36,15 @@ def one_run(spec: RunSpec) -> Callable[[Path], None]:
     return trained
 
 
-def recorder_and_follower(folder: Path) -> None:
-    for name, spec in (("run", RECORDER), ("follower", replace(SHORT, teacher_path=folder / "run"))):
-        train(spec, folder / name, resume=RunFolder(folder / name).spec.exists())
+def two_runs(first: RunSpec, **follows: str) -> Callable[[Path], None]:
+    """A run, and one that reads what it has written; `follows` is the field that names its folder, as {run}."""
+
+    def trained(folder: Path) -> None:
+        second = replace(SHORT, **{field: value.format(run=folder / "run") for field, value in follows.items()})
+        for name, spec in (("run", first), ("follower", second)):
+            train(spec, folder / name, resume=RunFolder(folder / name).spec.exists())
+
+    return trained
 
 
 def extended(folder: Path) -> None:
@@ -96,7 +102,8 @@ KINDS: Mapping[str, Kind] = {
     "peers": Kind(one_run(spaced("dml"))),
     "averaged peers": Kind(one_run(spaced("pcl"))),
     "learned temperature": Kind(one_run(spaced("ctkd"))),
-    "recorded path": Kind(recorder_and_follower),
+    "recorded path": Kind(two_runs(RECORDER, teacher_path="{run}")),
+    "cached targets": Kind(two_runs(replace(SHORT, cache_targets=True), targets_path="{run}")),
     "pipeline": Kind(one_run(replace(SHORT, engine=EngineSpec(threads=1, pipeline=True))), slow=True),
     "comparison": Kind(comparison, shares=True, slow=True),
     "two ranks": Kind(two_ranks, slow=True, tested=False),

@@ -185,7 +185,7 @@ def test_the_callbacks_of_a_run_have_one_order(tiny: RunSpec) -> None:
         "Loggers",
         "BestStudent",
         "RecordingCallback",  # with the journal up to its snapshot
-        "CheckpointCallback",  # after the best student and the recording, which it says are there
+        "CheckpointCallback",  # after these three, which it says are there
         "ProgressCallback",
         "Heartbeat",
         "UserCallback",  # who is told of a turn can rely on what was saved

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from subprocess import DEVNULL
 from typing import Any
 
 import pytest
@@ -40,6 +37,7 @@ from spacedkd.schedule import Blocks, Growing, Schedule, Window
 from spacedkd.training import Event
 from spacedkd.trajectory.record import TrajectoryWriter
 from spacedkd.trajectory.replay import RecordedTrajectory
+from tests import forked
 from tests.conftest import TINY, assert_same_bits, of_model
 from tests.training.stopping import Stopped, train_in_parts
 
@@ -295,8 +293,8 @@ def test_a_teacher_is_replayed_while_it_is_recorded_and_its_process_is_killed(tm
     """The student waits, is stopped itself, says that nobody records, and resumes when the teacher does."""
     spec = replace(tiny, epochs=12, schedule=Spaced("1ep"), evaluate_every="6ep")
     (tmp_path / "spec.json").write_text(json.dumps(to_json(replace(spec, record=("1ep",)))))
-    started = [sys.executable, "-m", "spacedkd", "train"]
-    teacher = subprocess.Popen([*started, "--spec", "spec.json", "--out", "teacher"], cwd=tmp_path, stdout=DEVNULL)
+    started = ["-m", "spacedkd", "train"]
+    teacher = forked.Command(*started, "--spec", "spec.json", "--out", "teacher", cwd=tmp_path)
     while not [*tmp_path.glob("teacher/path/teacher/*.safetensors")]:
         time.sleep(0.002)
     teacher.kill()
@@ -313,7 +311,7 @@ def test_a_teacher_is_replayed_while_it_is_recorded_and_its_process_is_killed(tm
     with pytest.raises(Stopped):
         train(replays, tmp_path / "student", callback=callback)
     assert f"spacedkd train --resume {tmp_path / 'teacher'}" in messages[0]
-    teacher = subprocess.Popen([*started, "--resume", "teacher"], cwd=tmp_path, stdout=DEVNULL)
+    teacher = forked.Command(*started, "--resume", "teacher", cwd=tmp_path)
     train(replays, tmp_path / "student", resume=True)
     assert teacher.wait() == 0
     train(spec, tmp_path / "alone")

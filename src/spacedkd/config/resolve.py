@@ -43,7 +43,8 @@ from spacedkd.runtime.errors import UserError, pluralize, unknown
 from spacedkd.runtime.files import resolve_links
 from spacedkd.runtime.processes import check_count, check_threads, cores_per_process
 from spacedkd.runtime.user_code import check_trusted, is_user_code, load_object, user_code, user_code_error
-from spacedkd.schedule import Duration, Online, Schedule, Turn
+from spacedkd.schedule import Duration, Offline, Online, Schedule, Turn
+from spacedkd.task import make_task
 from spacedkd.timeline import Timeline, forward_only_turns, timeline_turns
 
 MOST_STEPS = 10_000_000
@@ -122,7 +123,8 @@ class ResolvedRun:
     def progress(self, turn: Turn, gather: Callable[[Tensor], Tensor], micro_batch: int = 0) -> Progress:
         """Return what the method gets about a turn in addition to its batch."""
         is_replay = partial(self.timeline.is_replay, turn)
-        return Progress(turn.step, self.steps_per_epoch, self.total_steps, gather, micro_batch, is_replay)
+        task = self.data.task
+        return Progress(turn.step, self.steps_per_epoch, self.total_steps, gather, micro_batch, is_replay, task)
 
     @property
     def workers(self) -> int:
@@ -160,6 +162,7 @@ def resolve(spec: RunSpec, objects: Objects | None = None, library: Library | No
     if spec.sync_batchnorm and spec.engine.processes == 1 and not spec.processes_before:
         raise UserError("sync_batchnorm does not matter on one device: give --devices too, or leave it out.")
     method = objects.method or build_method(spec.method)
+    method.check_task(spec.task)
     data = _load_data(spec, objects, library)
     spec = replace(spec, engine=replace(spec.engine, workers=choose_workers(engine, data).count))
     steps_per_epoch = make_stream(spec, data, 0, spec.engine.processes).steps_per_epoch
@@ -204,6 +207,7 @@ def resolve_spec(spec: RunSpec, objects: Objects | None = None, library: Library
     names = {"network": spec.network.name, "optimizer": spec.optimizer.name, "lr": spec.rate.shape}
     check_trusted(name for field, name in names.items() if field not in objects.described)
     method, schedule = resolve_method(spec, objects.method)
+    spec = _with_teachers_journal(spec, method)
     teacher = None if spec.teacher is None else factory.with_converted_options(spec.teacher, objects.teacher)
     return replace(
         spec,
@@ -215,9 +219,24 @@ def resolve_spec(spec: RunSpec, objects: Objects | None = None, library: Library
         method=describe(method),
         schedule=schedule,
         teacher_path=None if spec.teacher_path is None else str(resolve_links(Path(spec.teacher_path))),
+        targets_path=None if spec.targets_path is None else str(resolve_links(Path(spec.targets_path))),
         precision=_choose_precision(spec) if spec.precision == "auto" else spec.precision,
         engine=_resolve_engine(spec.engine),
     )
+
+
+def _with_teachers_journal(spec: RunSpec, method: Method) -> RunSpec:
+    """Return a spec whose cached targets come with the journal of the teacher, where the teacher learns.
+
+    A run that reads the targets takes the teacher's lines of its journal from the run that recorded the teacher.
+    """
+    if spec.cache_targets and spec.targets_path is not None:
+        raise UserError("--targets-path reads the targets of another run, so there are none to cache: leave one out.")
+    if len(method.roles) == 1 or spec.teacher_path is not None:
+        return spec
+    if spec.targets_path is not None:
+        return replace(spec, teacher_path=spec.targets_path)
+    return replace(spec, record=(Offline(),)) if spec.cache_targets and not spec.record else spec
 
 
 def resolve_method(spec: RunSpec, method: Method | None = None) -> tuple[Method, Schedule | None]:
@@ -383,11 +402,18 @@ def _stop_step(method: Method, role: str, steps_per_epoch: int, total: int) -> i
 def _load_data(spec: RunSpec, objects: Objects, library: Library) -> RunData:
     """Return the data of a run; where datasets do not say how many classes there are, the student's network does."""
     if not is_user_code(spec.data.source):
+        if spec.task != "classification":
+            raise UserError(
+                f"Task {spec.task} is learned from datasets of yours, and {spec.data.source} has classes: give "
+                "--data package.module:function, which returns two torch datasets, to train and to test on."
+            )
         return library.load(spec.data, spec.engine.devices)
     pair = objects.data
     if pair is None:
         pair = _call("Data", spec.data.source, load_object(spec.data.source))
-    data = from_datasets(pair, objects.collate, spec.data.holdout)
+    data = from_datasets(pair, objects.collate, spec.data.holdout, make_task(spec))
+    if spec.task == "regression" and not data.class_names:
+        data = data.with_classes(data.test.inputs_and_labels(torch.arange(1))[1].shape[1])
     if not data.class_names:
         network = factory.build_network(spec.network, data.info, spec.seed, objects.network)
         data = data.with_classes(class_count(network, data.info.sample))

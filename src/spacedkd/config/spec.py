@@ -251,6 +251,10 @@ def with_extensions(schedule: Schedule, extends: Sequence[ShorterRun], steps_per
 OURS = re.compile(r"resnet\d+(_small(_w\d+)?|x\d)|(mlp|cnn)_1d")
 """the names of our networks: ResNets for small images, and small networks for signals"""
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true")
+TARGETS_FORM = re.compile(
+    r"(whole|float16|bfloat16)|(top-k):([1-9]\d{0,5})|(sample):([1-9]\d{0,5})(?:@((?!0+(?:\.0+)?$)\d{1,4}(?:\.\d+)?))?"
+)
+"""names of the forms in which a teacher's logits are cached, which `trajectory.targets` reads"""
 
 
 @dataclass(frozen=True)
@@ -290,6 +294,13 @@ class NetworkSpec:
         trained = ("pretrained", "checkpoint_path")
         return NetworkSpec(self.name, {key: value for key, value in self.options.items() if key not in trained})
 
+
+TASKS: Mapping[str, Mapping[str, str]] = {
+    "classification": {"accuracy": "accuracy"},
+    "regression": {"r2": "R²"},
+    "dense": {"miou": "mean IoU", "accuracy": "pixel accuracy"},
+}
+"""task -> the metrics that a run may choose its best epoch by, and what tables call them; the first is the default"""
 
 METHOD_CLASSES: Mapping[str, str] = {
     "none": "spacedkd.methods.no_kd:NoKD",
@@ -391,6 +402,13 @@ class RunSpec:
     method: MethodSpec = field(default_factory=MethodSpec)
     schedule: Schedule | None = option(None, paired=False)
     """order of the roles' turns; None is online for two or more roles"""
+    task: Literal["classification", "regression", "dense"] = option("classification", later=True)
+    """what is learned from datasets of yours: a class, numbers (regression), or a class for every pixel (dense)"""
+    metric: str | None = option(None, later=True)
+    """what chooses the best epoch and is compared: accuracy, r2, miou, of which more is better; others, such as the
+    MSE, are reported beside it; None takes r2 for regression, miou for dense"""
+    ignore_index: int | None = option(None, later=True)
+    """the label of pixels that do not count, in a dense task"""
     epochs: float = option(80.0, teacher="epochs")
     """passes over the training images"""
     batch_size: int = option(128, teacher="batch size")
@@ -454,6 +472,15 @@ class RunSpec:
     """record the averages for students of these intervals only; none given, for all intervals of --record"""
     teacher_path: str | None = option(None, identity="never")
     """a run whose recorded teacher is replayed here: this run trains the student alone, to the same bits"""
+    cache_targets: bool = option(False, identity="never", later=True)
+    """write the outputs of the student's frozen teacher at each step to RUN/targets, for other students with
+    --targets-path"""
+    targets_path: str | None = option(None, identity="never", later=True)
+    """a run with --cache-targets whose targets are read here: this run trains the student alone, to the same bits, and
+    no teacher is loaded or called"""
+    targets_form: str = option("whole", later=True)
+    """the teacher's logits as the student sees them: whole, float16, bfloat16, top-k:50 (the rest of the probability is
+    spread evenly), or sample:50@3 (50 classes drawn at temperature 3)"""
     label: str = option("", identity="never")
     """the arm of a comparison this run belongs to"""
     objects: Options = field(default_factory=dict)
@@ -500,7 +527,37 @@ class RunSpec:
                 raise UserError(f"{name} must be at least one step, got 0. Write 1ep for once an epoch.")
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"label_smoothing must be from 0 up to (not including) 1, got {self.label_smoothing:g}.")
+        self._check_task()
+        if TARGETS_FORM.fullmatch(self.targets_form) is None:
+            raise UserError(
+                f"targets_form must be whole, float16, bfloat16, top-k:COUNT or sample:COUNT@TEMPERATURE, for instance "
+                f"top-k:50; got {self.targets_form!r}."
+            )
         self._check_average()
+
+    def _check_task(self) -> None:
+        """Refuse a metric that the task does not have, and settings that do not matter for it."""
+        if self.metric == "mse":
+            raise UserError("metric must be one of which more is better, such as r2; the MSE is reported beside it.")
+        if self.metric is not None and self.metric not in TASKS[self.task]:
+            raise unknown(f"metric of task {self.task}", self.metric, TASKS[self.task])
+        if self.ignore_index is not None and self.task != "dense":
+            raise UserError(f"ignore_index is about the pixels of task dense, not about {self.task}: leave it out.")
+        if self.task == "classification":
+            return
+        if self.label_smoothing or self.data.label_noise:
+            name = "label_smoothing" if self.label_smoothing else "label_noise"
+            raise UserError(f"{name} is about the labels of whole items, not about task {self.task}: leave it out.")
+
+    @property
+    def judged_by(self) -> str:
+        """The name of the metric that the run is judged by: accuracy, r2, miou."""
+        return self.metric or next(iter(TASKS[self.task]))
+
+    @property
+    def metric_title(self) -> str:
+        """The title of that metric in tables: accuracy, R², mean IoU."""
+        return TASKS[self.task][self.judged_by]
 
     def _check_average(self) -> None:
         """Refuse averages that do not go together, and write the average as `averages.parse_average` does."""

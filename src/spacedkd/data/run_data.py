@@ -35,6 +35,7 @@ from spacedkd.runtime.documents import parse_json
 from spacedkd.runtime.errors import UserError, pluralize
 from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.seeds import seed_for
+from spacedkd.task import CLASSIFICATION, Task
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class RunData:
     """tells this data from other data of the same name"""
     repeated: Mapping[str, int | None] = field(default_factory=dict)
     """number of images of each evaluated split that are training images as well; None where that is not known"""
+    task: Task = CLASSIFICATION
+    """what the labels are"""
     label_noise: float = 0.0
     """this part of the labels in `train` is wrong on purpose"""
 
@@ -66,7 +69,8 @@ class RunData:
     def info(self) -> DataInfo:
         """Facts of the data that a network is built from."""
         if isinstance(self.train, Items):
-            return DataInfo(self.test.inputs_and_labels(torch.arange(2) % len(self.test))[0], self.class_names)
+            sample, _ = self.test.inputs_and_labels(torch.arange(2) % len(self.test))
+            return DataInfo(sample, self.class_names, task=self.task)
         normalisation = None if isinstance(self.train, Signals) else (self.train.mean, self.train.std)
         return DataInfo(self.train.inputs(torch.arange(2)), self.class_names, normalisation)
 
@@ -201,15 +205,16 @@ class RunData:
         }
 
 
-def from_datasets(pair: Sequence[Any], collate: Collate | None = None, holdout: float = 0.0) -> RunData:
+def from_datasets(
+    pair: Sequence[Any], collate: Collate | None = None, holdout: float = 0.0, task: Task = CLASSIFICATION
+) -> RunData:
     """Return the data of a pair (train, test) of map-style datasets, checked.
 
     A holdout is cut from the training dataset, and has its transforms.
     """
-    train, test, names = check_pair(pair, collate)
-    data = (
-        RunData(train, test, class_names=names, digest=digest_items(train, test)).with_repeated().with_holdout(holdout)
-    )
+    train, test, names = check_pair(pair, collate, task)
+    digest = digest_items(train, test)
+    data = RunData(train, test, class_names=names, digest=digest, task=task).with_repeated().with_holdout(holdout)
     for line in data.repeated_notes:
         print_notice(line)
     return data
@@ -362,7 +367,9 @@ COMPARED_ITEMS = 8
 """items that are loaded twice before a run begins"""
 
 
-def check_pair(pair: Sequence[Any], collate: Collate | None) -> tuple[Items, Items, tuple[str, ...]]:
+def check_pair(
+    pair: Sequence[Any], collate: Collate | None, task: Task = CLASSIFICATION
+) -> tuple[Items, Items, tuple[str, ...]]:
     """Return the items of a pair (train, test) of datasets, and the names of the classes where they have some.
 
     Refuses what is no pair of map-style datasets, different classes, and items that differ when loaded again.
@@ -378,7 +385,8 @@ def check_pair(pair: Sequence[Any], collate: Collate | None) -> tuple[Items, Ite
         difference = _first_difference(train_names, test_names)
         raise UserError(f"The two datasets have different classes: {difference}.")
     class_names = train_names or test_names
-    train, test = (Items(dataset, torch.arange(len(dataset)), collate, len(class_names) or None) for dataset in pair)
+    classes = len(class_names) or None
+    train, test = (Items(dataset, torch.arange(len(dataset)), collate, classes, task) for dataset in pair)
     _check_repeatable("training", train)
     _check_repeatable("test", test)
     return train, test, class_names
@@ -549,6 +557,8 @@ def _digest_contents(images: ImageColumn, row: int) -> bytes:
 
 def _digest_some_items(items: Items) -> dict[str, int | str]:
     _, labels = items.inputs_and_labels(torch.linspace(0, len(items) - 1, min(SAMPLED_ITEMS, len(items))).long())
+    if items.task.name != CLASSIFICATION.name:
+        return {"images": len(items), "labels": _digest_bytes(labels.numpy().tobytes())}
     numbers = labels if labels.ndim == 1 else labels.argmax(1)
     return {"images": len(items), "labels": _digest_values(numbers.tolist())}
 

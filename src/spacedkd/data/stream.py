@@ -36,6 +36,7 @@ from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.seeds import seed_for
 from spacedkd.runtime.signals import as_child
 from spacedkd.runtime.user_code import Inherited, user_code
+from spacedkd.task import CLASSIFICATION, Task
 
 if TYPE_CHECKING:  # they need libraries that `Order`, `Batch` and `DatasetStream` do without
     from spacedkd.data.images import ImageSet
@@ -279,6 +280,7 @@ class DatasetStream(ShuffledStream):
         rank, ranks: which slice of every batch this process gets.
         label_smoothing: share of each label that is spread evenly over all classes; needs `classes`.
         classes: number of classes; labels are checked to be below it.
+        task: what the labels are, where they are not classes: `spacedkd.task.Regression()`.
     """
 
     def __init__(
@@ -293,10 +295,11 @@ class DatasetStream(ShuffledStream):
         ranks: int = 1,
         label_smoothing: float = 0.0,
         classes: int | None = None,
+        task: Task = CLASSIFICATION,
     ) -> None:
         if not isinstance(dataset, Items):
             check_map_style(dataset, "The dataset")
-            dataset = Items(dataset, torch.arange(len(dataset)), collate, classes)
+            dataset = Items(dataset, torch.arange(len(dataset)), collate, classes, task)
         super().__init__(len(dataset), batch_size, seed, drop_last=drop_last, rank=rank, ranks=ranks)
         self.items = dataset
         self.label_smoothing = label_smoothing

@@ -1,1 +1,1 @@
-"""Spaced KD in existing trainers: a module for each, which is imported only if it is used."""
+"""Spaced KD in existing trainers: `Spacing` for both runs, and a module for each trainer, imported if it is used."""

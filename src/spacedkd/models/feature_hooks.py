@@ -172,6 +172,8 @@ class WithHint(nn.Module):
         self.network = network
         self.regressor = regressor
         self._hooks, self._level, self._pooled = hint.hooks, hint.level, pooled
+        self.features_name = f"{'pooled ' if pooled else ''}hint {hint.level}"
+        """what the features of a prediction are, for targets that are cached"""
 
     def forward(self, images: Tensor, adapted: bool = True) -> tuple[Prediction, ...]:
         """Return the network's prediction with the hint as its features; not `adapted`, without the regressor."""

@@ -11,6 +11,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -203,6 +204,10 @@ class SnapshotsGone(UserError):
     """Recorded snapshots that a run needs are gone or damaged; training the teacher again restores them."""
 
 
+class TargetsGone(UserError):
+    """Cached targets that a student needs are missing or damaged; the teacher itself can take their place."""
+
+
 def unknown(what: str, name: str, available: Iterable[str]) -> UserError:
     """Return an error for a name that does not exist, with similar and available names.
 
@@ -225,6 +230,7 @@ def same_name(name: str, names: Iterable[str]) -> str:
     return name if name in names or len(meant) != 1 else meant[0]
 
 
+@lru_cache(maxsize=1024)
 def _letters(name: str) -> str:
     return re.sub(r"[-_ ]", "", name).casefold()
 

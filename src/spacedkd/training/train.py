@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from spacedkd.training.loop import Event
 from spacedkd.training.session import Session, Start
 from spacedkd.training.state import build_state, check_same_data
 from spacedkd.training.students import restore_students
+from spacedkd.trajectory.cached_teacher import wait_for_targets
 from spacedkd.trajectory.pipeline import check_pipeline, remove_teacher, teacher_process
 from spacedkd.trajectory.replay import wait_for_recording
 
@@ -201,7 +203,7 @@ def _train(
     stop: Stop,
 ) -> Run:
     """Train a resolved run in its folder, after waiting for the run that it replays, if there is one."""
-    for waiting in wait_for_recording(run):
+    for waiting in chain(wait_for_targets(run), wait_for_recording(run)):
         callback(Event(turn=0, turns=len(run.timeline), role="", epoch=0.0, accuracy=None, waiting=waiting))
         if stop():
             raise Stopped(folder.path, 0, len(run.timeline))
