@@ -40,8 +40,9 @@ def compare(
     """Train every arm over seeds, several runs at once, and compare them; also written to `out`/comparison.json.
 
     Runs that are finished already are used as they are; runs that were stopped are resumed. Arms with equal teachers
-    share one, to the same bits, unless `sharing` is False. With the address of a `ray` cluster, or "auto" for the one
-    this machine belongs to, runs are trained there, as many at once as there is room for.
+    share one, and students that see it at the same steps share its outputs, to the same bits, unless `sharing` is
+    False. With the address of a `ray` cluster, or "auto" for the one this machine belongs to, runs are trained there,
+    as many at once as there is room for.
 
     A run that diverges is left out, and listed under `diverged`; it is not trained again unless its folder is deleted.
     A run that fails by an exception, or whose process dies, is listed under `failed`; the others continue, and the same
