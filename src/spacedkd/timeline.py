@@ -288,9 +288,7 @@ class TeacherUpdates:
         """
         steps_per_epoch = None if steps_per_epoch is None else whole_number("steps_per_epoch", steps_per_epoch, 1)
         total = None if total is None else whole_number("total", total, 1)
-        if isinstance(interval, Duration | int):
-            interval = Spaced(interval)
-        schedule = as_schedule(interval, "interval")
+        schedule = parse_interval(interval)
         units = {*_units(schedule)}
         if steps_per_epoch is None and "ep" in units:
             raise UserError(
@@ -329,10 +327,25 @@ class TeacherUpdates:
         steps = range(update)
         return update > 0 and self.at(bisect_left(steps, update, key=self.at)) == update
 
+    def needed(self) -> Sequence[int]:
+        """Return all numbers of updates after which a student of this schedule sees the teacher, in order.
+
+        >>> TeacherUpdates(2, total=5).needed()
+        [2, 4, 5]
+        """
+        if self.total is None:
+            raise UserError("Which snapshots a run needs depends on its length: give total=, its number of steps.")
+        return sorted(self._updates_seen if self._updates else {self.at(step) for step in range(self.total)})
+
     @cached_property
     def _updates_seen(self) -> frozenset[int]:
         """The numbers of updates in a schedule without a formula; -1 is a step that the student leaves out."""
         return frozenset(self._updates) - {-1}
+
+
+def parse_interval(interval: Schedule | Duration | str | int) -> Schedule:
+    """Return the schedule of an interval: a number of steps, a length such as "1.5ep", or any schedule."""
+    return as_schedule(Spaced(interval) if isinstance(interval, Duration | int) else interval, "interval")
 
 
 def _units(plan: Any) -> Iterator[str]:

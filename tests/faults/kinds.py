@@ -10,23 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spacedkd import (
-    Duration,
-    EngineSpec,
-    MethodSpec,
-    Offline,
-    Online,
-    RunSpec,
-    Spaced,
-    Window,
-    compare,
-    read_spec,
-    train,
-)
+from spacedkd import Duration, EngineSpec, MethodSpec, Offline, Online, RunSpec, Spaced, compare, read_spec, train
 from spacedkd.config.serialization import to_json
 from spacedkd.methods import METHODS
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import UserError
+from spacedkd.schedule import Window
 from tests.conftest import TINY
 
 SHORT = replace(TINY, epochs=2, schedule=Spaced("1.5ep"), save_every=Duration(3, "st"))

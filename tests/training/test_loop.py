@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from spacedkd import Event, RunSpec, Spaced, Turn, UserError, train
+from spacedkd import RunSpec, Spaced, UserError, train
 from spacedkd.runs.checkpoint import Position
 from spacedkd.runs.folder import RunFolder
+from spacedkd.schedule import Turn
 from spacedkd.timeline import Block, Timeline
+from spacedkd.training import Event
 from spacedkd.training.loggers import Loggers
 from spacedkd.training.loop import Callback, StepResult, training_loop
 from spacedkd.training.session import Session

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from spacedkd import (
-    KD,
     EngineSpec,
     MethodSpec,
     NetworkSpec,
@@ -26,15 +25,16 @@ from spacedkd import (
     Spaced,
     Targets,
     UserError,
-    Window,
     forecast,
     read_spec,
     train,
 )
 from spacedkd.cli import main
+from spacedkd.methods import KD
 from spacedkd.methods.losses import kl
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import TargetsGone
+from spacedkd.schedule import Window
 from spacedkd.training.trained_models import load_run
 from spacedkd.trajectory.replay import read_oldest_needed
 from spacedkd.trajectory.targets import parse_form

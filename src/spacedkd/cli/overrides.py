@@ -87,8 +87,8 @@ def _with_trained_teacher(spec: RunSpec, weights: str, trust_code: bool) -> RunS
 def _with_frozen_teacher(method: MethodSpec) -> MethodSpec:
     if ":" in method.name:
         return method  # a user's method decides itself what becomes of its teacher
-    from spacedkd.methods import METHODS
     from spacedkd.methods.one_network import SelfTrainedTeacher
+    from spacedkd.methods.registry import METHODS
 
     kind = METHODS[method.name]
     if issubclass(kind, SelfTrainedTeacher) or "teacher_learns" not in {entry.name for entry in fields(kind)}:
@@ -305,7 +305,7 @@ def _open_to_spacing(method: MethodSpec) -> MethodSpec:
     """Return a method without the options that spacing implies, so that `config.resolve` chooses them."""
     if not method.options or ":" in method.name:
         return method
-    from spacedkd.methods import METHODS
+    from spacedkd.methods.registry import METHODS
 
     implied = METHODS[method.name].card.when_spaced
     return replace(method, options={key: value for key, value in method.options.items() if key not in implied})

@@ -125,7 +125,8 @@ def _left(run: RunState) -> str:
 def _scored(run: RunState) -> str:
     """Return the last accuracy of every role, the student's first."""
     order = sorted(run.accuracy, key=lambda role: role != run.student)
-    return ", ".join(f"{role} {100 * run.accuracy[role]['last']:.1f} %" for role in order) or NOTHING
+    metric = "" if run.spec is None or run.spec.task == "classification" else f"{run.spec.metric_title} "
+    return ", ".join(f"{role} {metric}{100 * run.accuracy[role]['last']:.1f} %" for role in order) or NOTHING
 
 
 def _how_to_resume(run: RunState) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from spacedkd.comparison.document import ComparisonDocument, write_comparison
 from spacedkd.comparison.job import Job
 from spacedkd.comparison.pool import JobCallback
-from spacedkd.comparison.results import compare_runs
+from spacedkd.comparison.results import check_metrics, compare_runs
 from spacedkd.comparison.scheduler import jobs_at_once, plan_jobs, run_jobs, share_arms_teachers, visible_gpus
 from spacedkd.config.spec import RunSpec, check_folder, check_spec
 from spacedkd.data.sources import Library
@@ -58,6 +58,8 @@ def compare(
         raise UserError(f"arms must be specs by name, {{'online': RunSpec(), ...}}; got {arms!r}.")
     for spec in arms.values():
         check_spec(spec)
+    if arms:
+        check_metrics(arms)
     numbers = _seed_numbers(arms, seeds)
     if against is not None and against not in arms:
         raise unknown("arm", against, arms)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from spacedkd.evaluation.accuracy import BinEntry
 from spacedkd.runs.result import Run, read_run
@@ -152,6 +152,8 @@ class ComparisonDocument(TypedDict):
     """The contents of comparison.json."""
 
     measured: str
+    metric: NotRequired[str]
+    """title of the metric that arms are compared by, where that is not the accuracy of classifiers"""
     best_chosen_on: list[str]
     against: str
     arms: list[ArmDocument]

@@ -10,10 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from safetensors.torch import load_file
-from timm.models import load_state_dict
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -96,6 +94,8 @@ def _weights_file(path: Path) -> Path:
 
 def _read_weights(file: Path, source: str, expected: Mapping[str, Tensor], averaged: bool) -> dict[str, Tensor]:
     """Return the tensors of a file by name; refuse NaN and files of anything else."""
+    from timm.models import load_state_dict
+
     try:
         weights: dict[str, Tensor] = load_file(file) if file.suffix == ".safetensors" else {}
         if weights.keys() != expected.keys():  # timm unwraps what training scripts put around weights
@@ -193,6 +193,8 @@ def check_trained(spec: NetworkSpec, classes: int) -> None:
 
 def check_published(name: str, classes: int) -> None:
     """Refuse timm's published weights of a network if they have another number of classes."""
+    import timm
+
     published = timm.get_pretrained_cfg(name)
     if published is not None and published.num_classes != classes:
         raise _classes_error(f"timm's {name}", published.num_classes, classes)

@@ -80,6 +80,11 @@ class Run:
         return self.plan.get("computed_here", self.cost)
 
     @property
+    def resolution(self) -> float:
+        """The smallest difference of two accuracies, one test image; 0 for the metrics of other tasks."""
+        return 1 / self.plan["test_images"] if self.spec.task == "classification" else 0.0
+
+    @property
     def leader(self) -> str | None:
         """The role that is updated first in a block, where there is more than one role."""
         return self.roles[0] if len(self.roles) > 1 else None
@@ -258,13 +263,26 @@ def summarize_accuracies(entries: Iterable[Mapping[str, Any]]) -> tuple[dict[str
     return {role: _summarize_role(role_entries, chosen_on) for role, role_entries in by_role.items()}, chosen_on
 
 
-def _summarize_role(entries: Sequence[Mapping[str, Any]], chosen_on: str) -> dict[str, dict[str, dict[str, float]]]:
+def _summarize_role(entries: Sequence[Mapping[str, Any]], chosen_on: str) -> dict[str, dict[str, dict[str, Any]]]:
     last: dict[str, dict[str, float]] = entries[-1]["accuracy"]
     best = {head: max(entries, key=lambda entry: entry["accuracy"][chosen_on][head]) for head in last[chosen_on]}
     return {
         part: {
-            head: {"last": heads[head], "best": entry["accuracy"][part][head], "best_epoch": entry["epoch"]}
+            head: {
+                "last": heads[head],
+                "best": entry["accuracy"][part][head],
+                "best_epoch": entry["epoch"],
+                **_other_metrics(entries[-1], entry, part, head),
+            }
             for head, entry in best.items()
         }
         for part, heads in last.items()
     }
+
+
+def _other_metrics(last: Mapping[str, Any], best: Mapping[str, Any], part: str, head: str) -> dict[str, Any]:
+    """Return the metrics beside the one that a run is judged by, in entries of its last and its best epoch."""
+    if "metrics" not in last:
+        return {}
+    then, now = (entry["metrics"][part][head] for entry in (best, last))
+    return {"metrics": {name: {"last": value, "best": then[name]} for name, value in now.items()}}

@@ -217,13 +217,17 @@ class JournalCallback(Callback):
 
     def on_step(self, turn: Turn, result: StepResult) -> None:
         if result.skipped:
-            self._add_event("skipped", turn, {"not_finite": result.skipped})
+            scale = {} if result.loss_scale is None else {"loss_scale": result.loss_scale}
+            self._add_event("skipped", turn, {"not_finite": result.skipped, **scale})
         elif self._run.logs(turn):
             values = {"lr": result.lr, "losses": dict(result.losses)}
             self._add_event("loss", turn, values, result.images_per_second)
 
     def on_evaluate(self, turn: Turn, model: str, scores: Scores) -> None:
-        self._add_event("accuracy", turn, {"role": model, "accuracy": scores})
+        values: dict[str, Any] = {"role": model, "accuracy": scores}
+        if self._run.spec.task != "classification":
+            values |= {"metric": scores.metric, "metrics": scores.others}
+        self._add_event("accuracy", turn, values)
 
     def _add_event(
         self, event: str, turn: Turn, values: Mapping[str, Any], images_per_second: float | None = None
@@ -475,6 +479,7 @@ class CheckpointCallback(Callback):
             position.journal_digest, position.best_digest = journal.digest(), self.parts.best.digest
             position.seconds = time.monotonic() - self._started
             position.cost = {role: dict(counts) for role, counts in self.parts.cost.counts.items()}
+            position.scales = {name: scaler.state_dict() for name, scaler in state.scalers().items()}
             self._oldest_needed = self.parts.replay.mark_save()
         checkpoint.save(
             folder.checkpoint,
@@ -565,6 +570,7 @@ class ProgressCallback(Callback):
             step=step,
             steps=self._ends[role],
             epochs=run.total_steps / run.steps_per_epoch,
+            metric=run.spec.metric_title,
         )
 
 
@@ -611,7 +617,7 @@ class ResultCallback(Callback):
         read = None if state.cached_teacher is None else state.cached_teacher.seen
         if (state.replayed or read is not None) and not run.spec.engine.pipeline:
             facts["computed_here"] = self.parts.cost.summary(without=read)
-        if run.spec.on_nonfinite == "skip":
+        if run.spec.on_nonfinite == "skip" or state.scalers():
             facts["skipped_updates"] = count_skipped(read_journal(folder.journal, folder.handle))
         machine = describe_machine(state.fabric, run.spec)
         cost = self.parts.cost.summary(self.parts.replay.costs())

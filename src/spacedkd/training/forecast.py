@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from spacedkd.averages import STUDENT_AVERAGE
 from spacedkd.config.objects import Objects
-from spacedkd.config.resolve import Periods, ResolvedRun, resolve, resolve_spec
+from spacedkd.config.resolve import Periods, ResolvedRun, Workers, choose_workers, resolve, resolve_spec
 from spacedkd.config.spec import RunSpec, check_folder, check_spec, read_spec
 from spacedkd.data.sources import Library
 from spacedkd.learning_rate import LearningRate
@@ -150,6 +150,8 @@ class Forecast:
     """whether roles are replayed from another run; their turns count as done"""
     advice: str = ""
     """a setting that would train the same networks faster on this machine, with other bits; empty if there is none"""
+    workers: str = ""
+    """number of processes that prepare batches, and why"""
     order: str = ""
     """the first blocks of turns, in words: "teacher 0-585, student 0-585, ..." """
 
@@ -217,8 +219,9 @@ def forecasts(
     with tempfile.TemporaryDirectory() as temporary:
         measurement = _measure(state, RunFolder(Path(temporary) / "run"), seconds)
     resolved = [replace(first, spec=resolve_spec(spec, objects, library)) for spec, _ in runs]
+    workers = choose_workers(runs[0][0].engine, first.data)
     return [
-        _forecast(state, run, measurement, start_seconds, folder)
+        _forecast(state, run, measurement, start_seconds, folder, workers)
         for run, (_, folder) in zip(resolved, runs, strict=True)
     ]
 
@@ -239,6 +242,7 @@ def _forecast(
     measurement: "_Measurement",
     start_seconds: float,
     folder: RunFolder | None,
+    workers: Workers,
 ) -> Forecast:
     """Return measured costs times the number of turns, evaluations and saves of a run."""
     learners, student = run.method.learners, run.roles[-1]
@@ -282,6 +286,7 @@ def _forecast(
         finished=folder is not None and folder.finished(),
         replays=run.spec.teacher_path is not None,
         advice=_advice(state),
+        workers=f"{workers.count}: {workers.reason}",
         order=describe_order(run.timeline),
     )
 

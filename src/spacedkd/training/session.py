@@ -12,7 +12,7 @@ from spacedkd.runs import checkpoint
 from spacedkd.runs.checkpoint import Position
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.journal import Journal, read_journal
-from spacedkd.runtime.errors import Moved, UserError
+from spacedkd.runtime.errors import Damaged, Moved, UserError
 from spacedkd.runtime.files import write_json
 from spacedkd.runtime.signals import never_stop
 from spacedkd.schedule import Turn
@@ -154,7 +154,7 @@ class Session:
             if turn is not None
         )
         # `closing` ends the workers of the data loader with the loop, also after an error.
-        with closing(batches(state.stream, views, run.spec.engine.workers)) as loaded, self._explain_errors():
+        with closing(batches(state.stream, views, run.workers)) as loaded, self._explain_errors():
             yield from training_loop(self._as_looped(), self.position, roles, loaded, self.callbacks, stop)
 
     def _as_looped(self) -> ResolvedRun:
@@ -262,6 +262,10 @@ class Session:
             saved = checkpoint.load(file, fingerprints, self.state.modules(), self.checkpoint.optimizers())
             vars(self.position).update(vars(saved))  # in place: all callbacks hold this object
             self.cost.restore(self.position.cost)
+            for name, scaler in self.state.scalers().items():
+                if name not in saved.scales:
+                    raise Damaged(f"{file} is damaged: the loss scale of {name} is missing.")
+                scaler.load_state_dict(saved.scales[name])
 
     def _entries_to_log(self) -> list[Mapping[str, Any]]:
         """Return all entries of the journal; an empty list where there is no logger or no journal."""

@@ -14,6 +14,7 @@ from spacedkd.data.inputs import Inputs
 from spacedkd.data.run_data import RunData, describe_difference
 from spacedkd.data.stream import Stream, View, batches
 from spacedkd.models.batch_norm import recompute_batch_norm
+from spacedkd.models.freezing import set_mode
 from spacedkd.models.pretrained import move_average
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.schema import ClassesDocument, ClassName, read_checked
@@ -29,7 +30,7 @@ from spacedkd.training.device import (
     supports_channels_last,
 )
 from spacedkd.training.distributed import Fabric, broadcast_buffers, synchronize_batch_norm, uses_fsdp
-from spacedkd.training.learner import Learner, set_mode
+from spacedkd.training.learner import Learner, LossScaler
 from spacedkd.trajectory.cached_teacher import (
     CachedTeacher,
     CachingTeacher,
@@ -88,6 +89,10 @@ class TrainingState:
     def learner(self, role: str) -> Learner:
         """Return the model that a role updates, with its optimizer."""
         return self.learners[self.run.method.learners[role]]
+
+    def scalers(self) -> dict[str, LossScaler]:
+        """Return the loss scaler of every model that learns in 16-mixed; none in other precisions."""
+        return {name: learner.scaler for name, learner in self.learners.items() if learner.scaler is not None}
 
     def modules(self) -> dict[str, nn.Module]:
         """Return the models as they are saved: without the wrappers of devices and precision."""
@@ -164,7 +169,7 @@ class TrainingState:
     def _first_inputs(self) -> Iterator[Inputs]:
         """Yield the inputs of the first batches of the run; they are the same at every call."""
         view_lists = ([View(step)] for step in range(min(BATCH_NORM_BATCHES, self.run.steps_per_epoch)))
-        for batch in batches(self.stream, view_lists, self.run.spec.engine.workers):
+        for batch in batches(self.stream, view_lists, self.run.workers):
             yield batch.to(self.fabric.device, self.channels_last).inputs
 
 
@@ -250,7 +255,7 @@ def _teacher_outputs(
 
 def _place_data(run: ResolvedRun, fabric: Fabric) -> RunData:
     """Return the run's data on the device, or in the host's memory, where workers prepare batches."""
-    on_device = fabric.device.type != "cpu" and run.spec.engine.workers == 0
+    on_device = fabric.device.type != "cpu" and run.workers == 0
     return run.data.to(fabric.device) if on_device else run.data
 
 

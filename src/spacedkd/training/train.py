@@ -18,6 +18,7 @@ from spacedkd.methods.base import Method
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.result import Run, read_run
 from spacedkd.runtime.errors import UserError
+from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.signals import Stop, Stopped, never_stop
 from spacedkd.training.distributed import CollectiveStop, watch_ranks
 from spacedkd.training.extension import check_extended_run_given, extend_spec
@@ -77,7 +78,8 @@ def train(
         stop: called after every turn. When it returns True everything is saved, and `Stopped` is raised. Signals are
             not handled here: `with Signals() as stop:` does that.
 
-    Torch is left in deterministic mode, with the spec's number of threads and another random state.
+    Torch is left in deterministic mode (unless the spec's engine says otherwise), with the spec's number of threads and
+    another random state.
     """
     check_spec(spec)
     check_folder("folder", folder)
@@ -133,6 +135,7 @@ def train_run(
         # The number of threads shows in the bits, so a resumed run keeps the one it was started with.
         spec = replace(spec, engine=replace(spec.engine, threads=saved.engine.threads or spec.engine.threads))
         done = not restart and folder.finished() and folder.is_whole(saved)
+        _check_deterministic(spec, saved, folder, done=done)
         if not done or spec != saved:
             objects.check(saved.objects, str(folder.path))
             folder.check_holds(resolve_spec(spec, objects, library))
@@ -174,6 +177,20 @@ def _train_in_pipeline(
 
         replayed = replace(run, spec=replace(run.spec, teacher_path=str(folder.teacher.resolve())))
         return _train(replayed, folder, start, loggers=loggers, callback=check_and_call, stop=stop)
+
+
+def _check_deterministic(spec: RunSpec, saved: RunSpec, folder: RunFolder, *, done: bool) -> None:
+    """Refuse to resume a run with other kernels than it began with; print where its bits are not promised."""
+    if done:
+        return
+    if spec.engine.deterministic != saved.engine.deterministic:
+        began = f"--deterministic {saved.engine.deterministic}"
+        raise UserError(f"{folder.path} was begun with {began}: resume it with that, or train in a new folder.")
+    if not saved.engine.deterministic:
+        print_notice(
+            f"{folder.path} was begun with --deterministic False: it continues from its checkpoint, and will not have "
+            "the bits of a run that was never stopped."
+        )
 
 
 def _train(

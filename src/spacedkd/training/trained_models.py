@@ -37,6 +37,9 @@ from spacedkd.training.state import check_same_data
 from spacedkd.training.students import build_saved_models
 from spacedkd.trajectory.cached_teacher import teacher_of
 
+MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+"""precision -> dtype of its autocast"""
+
 
 @dataclass(frozen=True)
 class TrainedModels:
@@ -74,10 +77,10 @@ class TrainedModels:
         return self._predict_function(self.deepest())
 
     def _predict_function(self, module: nn.Module) -> Predict:
-        dtype, mixed = next(module.parameters()).dtype, self.precision == "bf16-mixed"
+        dtype, mixed = next(module.parameters()).dtype, MIXED.get(self.precision)
 
         def predict(inputs: Inputs) -> Sequence[Prediction]:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
+            with torch.autocast(self.device.type, mixed or torch.bfloat16, enabled=mixed is not None):
                 heads: Sequence[Prediction] = module(cast_floats(inputs, dtype))
             return [head._replace(logits=head.logits.float(), features=head.features.float()) for head in heads]
 

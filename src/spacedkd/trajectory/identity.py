@@ -86,6 +86,8 @@ def trajectory_settings(run: ResolvedRun, role: str, models: Mapping[str, nn.Mod
         "parts of a batch": spec.accumulate if spec.accumulate > 1 else None,
         "dropout masks": masks if draws_random_numbers(models[learners[role]], run.data.info.sample) else None,
     }
+    if spec.task != "classification":
+        settings["task"] = [spec.task, spec.metric, spec.ignore_index]
     if role != roles[0]:  # it learns from the roles before it, whose turns the schedule decides
         settings["schedule"] = [to_json(spec.schedule), spec.follower_first, spec.redraw_replay, *run.leader_steps]
         if spec.teacher_average is not None:

@@ -1,0 +1,3 @@
+# What a comparison will take
+from .compare import ComparisonForecast as ComparisonForecast
+from .compare import forecast_comparison as forecast_comparison
