@@ -182,7 +182,7 @@ def test_files_of_json_yaml_and_toml_are_parsed_in_one_place() -> None:
     parsers = re.compile(r"\bjson\.loads?\(|\btomllib\b|\byaml\.(safe_|full_|unsafe_)?load")
     users = {path.relative_to(SOURCE).as_posix() for path in ALL_FILES if parsers.search(path.read_text())}
     # What is typed after --set, and settings on their way to JSON and back, come from no file.
-    assert users == {"runtime/documents.py", "cli/flags.py", "trajectory/identity.py"}
+    assert users == {"runtime/documents.py", "cli/flags.py", "trajectory/store.py"}
 
 
 def test_no_file_is_called_by_a_name_that_says_nothing() -> None:
