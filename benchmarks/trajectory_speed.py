@@ -47,7 +47,7 @@ Measured = Mapping[str, float]
 def shared(epochs: float, sharing: bool, folder: Path) -> Measured:
     started = time.monotonic()
     arms = {label: replace(spec, epochs=epochs) for label, spec in ARMS.items()}
-    found = compare(arms, folder, seeds=1, jobs=1, sharing=sharing)
+    found = compare(arms, folder, seeds=1, jobs=1, sharing=sharing).document
     seconds = time.monotonic() - started
     computed = [arm["computed"] for arm in found["arms"]]
     passes = sum(one["forward_passes"] + 2 * one["backward_passes"] for one in computed)

@@ -143,13 +143,13 @@ def test_own_dataset_is_the_same_with_any_number_of_workers(tmp_path: Path) -> N
     main = example("own_dataset")["main"]
     for workers in (0, 2):
         run = main(tmp_path / str(workers), epochs=2, workers=workers)
-    assert run.student() > 0.5
+    assert run.score() > 0.5
     assert_same_bits(tensors(tmp_path / "0"), tensors(tmp_path / "2"))
 
 
 def test_text_classifier(tmp_path: Path) -> None:
     run = example("text_classifier")["main"](tmp_path / "run")
-    assert run.student() > 0.7, "always saying the most frequent part would be right less than half of the time"
+    assert run.score() > 0.7, "always saying the most frequent part would be right less than half of the time"
 
 
 def test_own_method(tmp_path: Path, tiny: RunSpec) -> None:

@@ -626,5 +626,5 @@ def test_every_recipe_trains(name: str, tmp_path: Path) -> None:
     tiny = "--data digits --train-limit 40 --batch-size 8 --epochs 2 --interval 1ep --threads 1 --precision 32-true"
     words = f"--recipe {name} {tiny} {SMALL[recipe(name).network.name]}".split()
     result = train(to_spec(parse(words)), tmp_path / "run")
-    assert result.accuracy.keys() == {"teacher", "student"}
+    assert result.accuracies.keys() == {"teacher", "student"}
     assert load_student(tmp_path / "run").num_classes == 10

@@ -2,6 +2,7 @@ from . import learning_rate as learning_rate
 from .comparison.compare import ComparisonForecast as ComparisonForecast
 from .comparison.compare import compare as compare
 from .comparison.compare import forecast_comparison as forecast_comparison
+from .comparison.document import Comparison as Comparison
 from .config.optimizer import OptimizerSpec as OptimizerSpec
 from .config.optimizer import RateSpec as RateSpec
 from .config.recipes import recipe as recipe
@@ -61,6 +62,10 @@ from .models.classifier import Classifier as Classifier
 from .models.classifier import Prediction as Prediction
 from .models.early_exits import EarlyExits as EarlyExits
 from .models.student_io import load_student as load_student
+from .reporting.notebook import Report as Report
+from .reporting.notebook import report as report
+from .runs.predictions import ImagePrediction as ImagePrediction
+from .runs.predictions import Predictions as Predictions
 from .runs.result import Run as Run
 from .runs.result import read_run as read_run
 from .runtime.errors import Diverged as Diverged

@@ -15,7 +15,7 @@ from spacedkd.cli import main
 from spacedkd.cli.compare import say_comparison
 from spacedkd.cli.train import say_planned
 from spacedkd.config.resolve import ResolvedRun
-from spacedkd.report.formatting import THIN_SPACE
+from spacedkd.reporting.formatting import THIN_SPACE
 from tests.cli.test_cli import TINY
 from tests.training.test_forecast import contents
 

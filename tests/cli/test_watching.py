@@ -21,7 +21,7 @@ from spacedkd.cli.progress import RoleBars, in_words, line
 from spacedkd.cli.status import listed
 from spacedkd.runs.status import PROGRESS, state_of
 from spacedkd.runtime.files import HOST
-from tests.report.fake_runs import FakeArm, write_runs
+from tests.reporting.fake_runs import FakeArm, write_runs
 from tests.training.stopping import train_until
 
 

@@ -22,7 +22,7 @@ from spacedkd.data.run_data import RunData, from_datasets, label_shifts
 from spacedkd.data.sources import load
 from spacedkd.data.stream import View, batches
 from spacedkd.evaluation.weight_noise import WeightNoise
-from spacedkd.report import findings
+from spacedkd.reporting import findings
 from spacedkd.runs.result import read_run
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.data.on_disk import class_folders

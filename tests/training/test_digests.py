@@ -171,7 +171,7 @@ def test_a_changed_journal_of_a_finished_run_is_in_no_report(run: Path, capsys: 
     assert f"{run / 'journal.jsonl'} was changed or damaged" in said
     assert said.endswith(f"spacedkd train --resume {run}\n")
     with pytest.raises(UserError, match="was changed or damaged"):
-        _ = read_run(run).curves
+        _ = read_run(run).accuracy_curves
     # No checkpoint knows another journal, so there is one way out.
     assert f"spacedkd train --resume {run} --restart" in refused(["train", "--resume", str(run)], capsys)
 
@@ -187,7 +187,7 @@ def test_the_end_of_a_finished_journal_is_mended(run: Path, whole: Path, where: 
         _ = read_run(run).journal
     train(SPEC, run, resume=True)
     assert_same_run(run, whole)
-    assert read_run(run).curves
+    assert read_run(run).accuracy_curves
 
 
 def test_a_changed_journal_is_noticed_before_a_run_trains_on(begun: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +226,7 @@ def test_runs_of_before_have_no_digests_and_go_on(run: Path, begun: Path, whole:
     del result["digests"]
     (run / "result.json").write_text(json.dumps(result))
     flip(run / WEIGHTS["student"])
-    assert read_run(run).curves == read_run(whole).curves
+    assert read_run(run).accuracy_curves == read_run(whole).accuracy_curves
     load_student(run)
     for generation in ("latest", "previous"):
         file = begun / f"checkpoint/{generation}.safetensors"
@@ -253,7 +253,7 @@ def test_numbers_alone_have_the_digest_of_their_own_journal(run: Path, tmp_path:
     (tmp_path / "store.json").write_text("{}")
     copy_numbers(tmp_path, [read_run(run)], [], tmp_path / "numbers")
     copied = tmp_path / "numbers" / "run"
-    assert read_run(copied).curves == read_run(run).curves
+    assert read_run(copied).accuracy_curves == read_run(run).accuracy_curves
     change_digit(copied / "journal.jsonl")
     with pytest.raises(UserError, match="was changed or damaged"):
-        _ = read_run(copied).curves
+        _ = read_run(copied).accuracy_curves

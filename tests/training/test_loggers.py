@@ -183,7 +183,7 @@ def test_a_logger_that_fails_ends_no_run(
 ) -> None:
     stand_in("wandb", WANDB.replace('calls.append(["log", metrics])', 'raise ConnectionError("no network")'))
     run = train(replace(tiny, epochs=1, log=("wandb",)), tmp_path / "run")
-    assert run.student() >= 0
+    assert run.score() >= 0
     said = capsys.readouterr().err
     assert said == "Logging to wandb failed (ConnectionError: no network). The run continues without it.\n"
 

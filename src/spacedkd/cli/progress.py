@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spacedkd.cli.console import console, say, working
-from spacedkd.report.formatting import duration
+from spacedkd.reporting.formatting import duration
 from spacedkd.runtime.errors import printable
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
-from spacedkd.comparison.document import ComparisonDocument, write_comparison
+from spacedkd.comparison.document import Comparison, write_comparison
 from spacedkd.comparison.job import Job
 from spacedkd.comparison.pool import JobCallback
 from spacedkd.comparison.results import compare_runs
@@ -36,7 +36,7 @@ def compare(
     ray: str | None = None,
     callback: JobCallback = lambda job, event: None,
     stop: Stop = never_stop,
-) -> ComparisonDocument:
+) -> Comparison:
     """Train every arm over seeds, several runs at once, and compare them; also written to `out`/comparison.json.
 
     Runs that are finished already are used as they are; runs that were stopped are resumed. Arms with equal teachers
@@ -49,7 +49,7 @@ def compare(
     `stop` is called a few times a second; when it returns True, every run saves after its turn, and `Stopped` is
     raised. As in `train`, no signal is handled here.
 
-    `comparison.document` says what is in a comparison; `spacedkd report` makes a page of it.
+    `Comparison` has tables and pictures; `spacedkd.report(comparison)` makes a page of it.
     """
     check_folder("out", out)
     out = Path(out)
@@ -77,7 +77,7 @@ def compare(
             line = str(lost[job.folder]).removeprefix(f"{job.name}: ")
             comparison["failed"].append({"label": job.label, "seed": job.seed, "folder": str(job.folder), "said": line})
     write_comparison(out / "comparison.json", comparison)
-    return comparison
+    return Comparison(out, comparison)
 
 
 def _seed_numbers(arms: Mapping[str, RunSpec], seeds: int | Sequence[int]) -> Sequence[int]:

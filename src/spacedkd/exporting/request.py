@@ -41,7 +41,7 @@ class ExportRequest:
         if self.onnx and (missing := [name for name in ONNX_PACKAGES if find_spec(name) is None]):
             raise UserError(f"--onnx needs {', '.join(missing)}: {install_command('onnx')}")
         run = read_run(self.run)
-        if self.average and "average" not in run.accuracy:
+        if self.average and "average" not in run.accuracies:
             raise UserError(f"{self.run} has no average: it was trained without --average. Leave --average out.")
         if self.best and "best" not in run.plan:
             raise UserError(f"{self.run} has no student of its best epoch: it was trained without --holdout.")

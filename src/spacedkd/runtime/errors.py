@@ -256,7 +256,10 @@ def install_command(extra: str) -> str:
     except metadata.PackageNotFoundError:  # it is imported from a checkout that was not installed
         return f"pip install '.[{extra}]' in a checkout"
     pattern = re.compile(rf"(.*?)\s*;\s*extra == ['\"]{re.escape(extra)}['\"]")
-    return shlex.join(["pip", "install", *(match[1] for line in required if (match := pattern.fullmatch(line)))])
+    libraries = [match[1] for line in required if (match := pattern.fullmatch(line))]
+    if not libraries:  # the checkout is newer than what was installed of it
+        return f"pip install '.[{extra}]' in a checkout"
+    return shlex.join(["pip", "install", *libraries])
 
 
 def check_between(name: str, value: float | None, least: float, most: float = math.inf) -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from spacedkd.comparison.document import Arm, read_arms
 from spacedkd.comparison.results import compare_runs
-from spacedkd.report.plots import role_legend
-from spacedkd.report.schedules import Stroke, pictures, strokes, timetables
+from spacedkd.reporting.plots import role_legend
+from spacedkd.reporting.schedules import Stroke, pictures, strokes, timetables
 from spacedkd.schedule import Ahead, Blocks, Growing, Offline, Online, Schedule, Spaced, Window
 from spacedkd.timeline import Block, group_turns
-from tests.report.fake_runs import FakeArm, write_runs
-from tests.report.page_text import Page
+from tests.reporting.fake_runs import FakeArm, write_runs
+from tests.reporting.page_text import Page
 
 ROLES = ("teacher", "student")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from spacedkd.comparison.document import read_arms
 from spacedkd.comparison.results import compare_runs
-from spacedkd.report.schedules import interval_groups, interval_in_epochs, interval_text
+from spacedkd.reporting.schedules import interval_groups, interval_in_epochs, interval_text
 from spacedkd.schedule import Ahead, Blocks, Growing, Offline, Spaced
-from tests.report.fake_runs import FakeArm, page_of, write_runs
-from tests.report.page_text import Page
+from tests.reporting.fake_runs import FakeArm, page_of, write_runs
+from tests.reporting.page_text import Page
 
 ONLINE = FakeArm("online", [0.7, 0.8])
 SPACED = FakeArm("spaced", [0.7, 0.8], schedule=Spaced("1.5ep"))

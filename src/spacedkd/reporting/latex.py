@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from spacedkd.report.formatting import DASH, MINUS, PLUS_MINUS, THIN_SPACE, TIMES
-from spacedkd.report.table import Cell, Column, Table
+from spacedkd.reporting.formatting import DASH, MINUS, PLUS_MINUS, THIN_SPACE, TIMES
+from spacedkd.reporting.table import Cell, Column, Table
 
 MANY_COLUMNS = 5
 """more of them are as wide as the page, where that has two columns"""

@@ -9,11 +9,11 @@ import pytest
 
 from spacedkd.config.optimizer import RateSpec
 from spacedkd.config.spec import DataSpec, RunSpec
-from spacedkd.report.advice import Contrast, Regime, advice, closest, regimes
+from spacedkd.reporting.advice import Contrast, Regime, advice, closest, regimes
 from spacedkd.runs.schema import Estimate
 from spacedkd.schedule import Duration
-from tests.report.fake_runs import FakeArm, page_of
-from tests.report.page_text import Page
+from tests.reporting.fake_runs import FakeArm, page_of
+from tests.reporting.page_text import Page
 
 RESULTS = Path(__file__).parents[2] / "studies" / "spacing" / "results.json"
 COSINE = RateSpec("cosine")

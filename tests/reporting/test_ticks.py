@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from spacedkd.report.charts import Axis, Line, chart, ticks
-from spacedkd.report.formatting import MINUS, THIN_SPACE, percent_tick
+from spacedkd.reporting.charts import Axis, Line, chart, ticks
+from spacedkd.reporting.formatting import MINUS, THIN_SPACE, percent_tick
 
 SPANS = [(1.588, 1.593), (0.0, 1e-5), (-0.00312, -0.00309), (1234.1, 1234.9), (12.0, 40_000.0)]
 

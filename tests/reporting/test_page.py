@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from spacedkd.comparison.results import compare_runs
-from spacedkd.report.page import write_page
+from spacedkd.reporting.page import write_page
 from spacedkd.runtime.errors import UserError
 from spacedkd.schedule import Spaced
-from tests.report.fake_runs import FakeArm, page_of, write_runs
-from tests.report.page_text import Page
+from tests.reporting.fake_runs import FakeArm, page_of, write_runs
+from tests.reporting.page_text import Page
 
 ONLINE = FakeArm("online KD", [0.70, 0.71, 0.72])
 SPACED = FakeArm("spaced KD", [0.80, 0.82, 0.81], schedule=Spaced("1.5ep"))

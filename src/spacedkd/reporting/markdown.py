@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-from spacedkd.report.table import Cell, Table
+from spacedkd.reporting.table import Cell, Table
 
 
 class Markdown(str):

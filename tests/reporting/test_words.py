@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spacedkd.comparison.document import Arm
-from spacedkd.report.findings import caution, extra_cost, finding, headline, verdict
+from spacedkd.reporting.findings import caution, extra_cost, finding, headline, verdict
 from spacedkd.runs.schema import PairedDifference
 
 

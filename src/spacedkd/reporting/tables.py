@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from spacedkd.comparison.document import ArmDocument, ComparisonDocument
-from spacedkd.report.findings import leader_name, method_and_schedule, shared_seeds, verdict
-from spacedkd.report.formatting import (
+from spacedkd.reporting.findings import leader_name, method_and_schedule, shared_seeds, verdict
+from spacedkd.reporting.formatting import (
     DASH,
     TIMES,
     amount,
@@ -25,7 +25,7 @@ from spacedkd.report.formatting import (
     points,
     ratio,
 )
-from spacedkd.report.table import LEAST_NAME, Cell, Column, Table, text_table
+from spacedkd.reporting.table import LEAST_NAME, Cell, Column, Table, text_table
 from spacedkd.runs.result import Run
 from spacedkd.runs.schema import Estimate, PairedDifference
 
@@ -231,7 +231,7 @@ def of_run(run: Run) -> Table:
     """Return the accuracies of every head of every role, last and best."""
     rows = [
         [role, head, part, percent(score["last"]), f"{percent(score['best'])} (epoch {score['best_epoch']:g})"]
-        for role, parts in run.accuracy.items()
+        for role, parts in run.accuracies.items()
         for part, heads in parts.items()
         for head, score in heads.items()
     ]

@@ -15,9 +15,9 @@ from spacedkd.comparison.document import Arm, ComparisonDocument, MetricOfArm
 from spacedkd.evaluation.accuracy import BinEntry
 from spacedkd.evaluation.document import INSTRUMENTS, EvaluationDocument, metrics, most_common
 from spacedkd.evaluation.instrument import LevelChart, MetricTable, PageItem, ResultTable, Value
-from spacedkd.report.charts import Panel, domain, rounded
-from spacedkd.report.findings import method_and_schedule, verdict
-from spacedkd.report.formatting import (
+from spacedkd.reporting.charts import Panel, domain, rounded
+from spacedkd.reporting.findings import method_and_schedule, verdict
+from spacedkd.reporting.formatting import (
     DASH,
     MINUS,
     PLUS_MINUS,
@@ -31,8 +31,8 @@ from spacedkd.report.formatting import (
     plain,
     points,
 )
-from spacedkd.report.html import Markup, Sections, folded, grid, html_table, join, note, numbers, tag
-from spacedkd.report.table import LEAST_NAME, Cell, Column, Table, group_rows, text_table
+from spacedkd.reporting.html import Markup, Sections, folded, grid, html_table, join, note, numbers, tag
+from spacedkd.reporting.table import LEAST_NAME, Cell, Column, Table, group_rows, text_table
 from spacedkd.runs.schema import Estimate, PairedDifference
 
 LEVELS_CAPTION = (

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
-from spacedkd.report.table import Cell, Table
+from spacedkd.reporting.table import Cell, Table
 
 STYLE = "\n" + Path(__file__).with_name("look.css").read_text(encoding="utf-8")
 """light and dark, in colours that colour-blind readers can tell apart (Okabe-Ito)"""

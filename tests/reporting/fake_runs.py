@@ -11,7 +11,7 @@ from typing import Any
 from spacedkd.comparison.results import compare_runs
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import DataSpec, MethodSpec, NetworkSpec, RunSpec
-from spacedkd.report.page import write_page
+from spacedkd.reporting.page import write_page
 from spacedkd.schedule import Online, Schedule
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from spacedkd.comparison.document import Arm
-from spacedkd.report.charts import (
+from spacedkd.reporting.charts import (
     MOST_POINTS,
     Axis,
     Line,
@@ -28,8 +28,8 @@ from spacedkd.report.charts import (
     tick_values,
     ticks,
 )
-from spacedkd.report.findings import leader_name, method_and_schedule
-from spacedkd.report.formatting import (
+from spacedkd.reporting.findings import leader_name, method_and_schedule
+from spacedkd.reporting.formatting import (
     DASH,
     Write,
     bounds,
@@ -41,8 +41,9 @@ from spacedkd.report.formatting import (
     plain,
     points,
 )
-from spacedkd.report.html import MANY, SHOWN, Markup, Titled, numbers, tag
+from spacedkd.reporting.html import MANY, SHOWN, Markup, Titled, numbers, tag
 from spacedkd.runs.journal import Curve
+from spacedkd.runs.result import Run
 from spacedkd.runs.schema import Estimate, PairedDifference
 
 COLOURS = 8
@@ -91,7 +92,7 @@ def role_legend(arms: Sequence[Arm]) -> list[tuple[str, str]]:
 
 def curves(arms: Sequence[Arm]) -> list[Titled]:
     """Return the accuracy after each epoch, a picture for each arm, all on the same axes."""
-    every = [curve for arm in arms for run in arm.runs for curve in run.curves.values()]
+    every = [curve for arm in arms for run in arm.runs for curve in run.accuracy_curves.values()]
     epochs = max(epoch for curve in every for epoch in curve)
     area = Panel((0, epochs), rounded(*domain([v for curve in every for v in curve.values()], 0, 1)))
     return [(arm.label, method_and_schedule(arm.numbers), _curves_of(arm, area)) for arm in arms]
@@ -103,7 +104,7 @@ def _curves_of(arm: Arm, area: Panel) -> Markup:
     for role in reversed(
         arm.first.roles
     ):  # the dashed leader is drawn over the student, so that both of two equal curves are seen
-        by_seed = [run.curves[role] for run in arm.runs if role in run.curves]
+        by_seed = [run.accuracy_curves[role] for run in arm.runs if role in run.accuracy_curves]
         if len(by_seed) > 1:
             thin += [area.line(_points(curve), f"one {class_of[role]}") for curve in by_seed]
         if mean := mean_curve(by_seed):
@@ -167,16 +168,18 @@ def chooser_style(arms: Sequence[Arm]) -> str:
 
 def accuracy_charts(arms: Sequence[Arm], against: str) -> Iterator[Titled]:
     """Yield the student's accuracy, the difference to the named arm, and the accuracy of the roles that lead."""
-    students = [_line(index, arm, [run.curves[run.roles[-1]] for run in arm.runs]) for index, arm in enumerate(arms)]
+    students = [
+        _line(index, arm, [run.accuracy_curves[run.roles[-1]] for run in arm.runs]) for index, arm in enumerate(arms)
+    ]
     yield "Student", "mean over seeds", _accuracies("The student's accuracy after each epoch", students)
     base = next(arm for arm in arms if arm.label == against)
     others = pairs_with(base, arms)
     if drawn := differences(others, f"Difference to {against} after each epoch"):
         yield f"Difference to {against}", "mean over seeds, paired by seed", drawn
     leaders = [
-        _line(index, arm, [run.curves[run.roles[0]] for run in arm.runs])
+        _line(index, arm, [run.accuracy_curves[run.roles[0]] for run in arm.runs])
         for index, arm in enumerate(arms)
-        if arm.first.leader is not None and all(run.roles[0] in run.curves for run in arm.runs)
+        if arm.first.leader is not None and all(run.roles[0] in run.accuracy_curves for run in arm.runs)
     ]
     if leaders:
         name = leader_name([arm.numbers for arm in arms])
@@ -220,7 +223,7 @@ def differences(pairs: Iterable[ArmPair], what: str) -> Markup:
 def _difference(pair: ArmPair) -> Line:
     from spacedkd.evaluation.statistics import paired_difference  # scipy's, which only a page that is made needs
 
-    ours, theirs = ({run.seed: run.curves[run.roles[-1]] for run in arm.runs} for arm in (pair.arm, pair.base))
+    ours, theirs = ({run.seed: run.accuracy_curves[run.roles[-1]] for run in arm.runs} for arm in (pair.arm, pair.base))
     seeds = sorted(ours.keys() & theirs.keys())
     epochs = [{*curves[seed]} for curves in (ours, theirs) for seed in seeds]
     line, band = [], []
@@ -251,11 +254,12 @@ def loss_charts(arms: Sequence[Arm]) -> list[Titled]:
     ]
 
 
-def roles_chart(arm: Arm) -> Markup:
-    """Return a picture of the accuracy of all roles of an arm."""
+def roles_chart(runs: Sequence[Run]) -> Markup:
+    """Return a picture of the accuracy of all roles of an arm, whose runs differ in their seed alone."""
     lines = []
-    for role, class_ in reversed(role_colours(arm.first.roles).items()):
-        by_seed = [[(x, 100 * y) for x, y in run.curves[role].items()] for run in arm.runs if role in run.curves]
+    for role, class_ in reversed(role_colours(runs[0].roles).items()):
+        curves = [run.accuracy_curves[role] for run in runs if role in run.accuracy_curves]
+        by_seed = [[(x, 100 * y) for x, y in curve.items()] for curve in curves]
         mean = [*mean_curve([dict(curve) for curve in by_seed]).items()]
         if mean:
             lines.append(Line(role, f"role-{class_}", class_, mean, seeds=by_seed if len(by_seed) > 1 else ()))

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from spacedkd.schedule import Spaced
-from tests.report import browser
-from tests.report.browser import Browser
-from tests.report.fake_runs import FakeArm, page_of
+from tests.reporting import browser
+from tests.reporting.browser import Browser
+from tests.reporting.fake_runs import FakeArm, page_of
 
 PROGRAM = browser.found()
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=browser.MISSING)

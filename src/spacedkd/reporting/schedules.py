@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from spacedkd.comparison.document import Arm
 from spacedkd.config.serialization import to_json, value_at
 from spacedkd.config.spec import with_extensions
-from spacedkd.report.charts import (
+from spacedkd.reporting.charts import (
     Panel,
     Point,
     Tick,
@@ -26,8 +26,8 @@ from spacedkd.report.charts import (
     tick_values,
     ticks,
 )
-from spacedkd.report.findings import data_name, network_name
-from spacedkd.report.formatting import (
+from spacedkd.reporting.findings import data_name, network_name
+from spacedkd.reporting.formatting import (
     DASH,
     bounds,
     count,
@@ -38,9 +38,9 @@ from spacedkd.report.formatting import (
     plain,
     plural,
 )
-from spacedkd.report.html import Markup, Titled, folded, grid, html_table, join, legend, note, numbers, tag
-from spacedkd.report.plots import role_colours, role_legend
-from spacedkd.report.table import Cell, Column, Table
+from spacedkd.reporting.html import Markup, Titled, folded, grid, html_table, join, legend, note, numbers, tag
+from spacedkd.reporting.plots import role_colours, role_legend
+from spacedkd.reporting.table import Cell, Column, Table
 from spacedkd.runs.result import Run
 from spacedkd.schedule import Schedule, Spaced, interval_of, iter_turns, steps_of, with_defaults
 from spacedkd.timeline import Block, group_turns

@@ -11,11 +11,11 @@ import pytest
 from spacedkd.comparison.results import compare_runs
 from spacedkd.evaluation.adversarial import attack
 from spacedkd.evaluation.statistics import paired_difference
-from spacedkd.report.page import write_page
+from spacedkd.reporting.page import write_page
 from spacedkd.schedule import Spaced
-from tests.report.fake_evaluations import evaluate
-from tests.report.fake_runs import FakeArm, write_runs
-from tests.report.page_text import Page
+from tests.reporting.fake_evaluations import evaluate
+from tests.reporting.fake_runs import FakeArm, write_runs
+from tests.reporting.page_text import Page
 
 ONLINE = FakeArm("online KD", [0.70, 0.71, 0.72])
 SPACED = FakeArm("spaced KD", [0.80, 0.82, 0.81], schedule=Spaced("1.5ep"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from spacedkd.config.spec import RunSpec
-from spacedkd.report.formatting import PLUS_MINUS, bounds, join_words, points
+from spacedkd.reporting.formatting import PLUS_MINUS, bounds, join_words, points
 from spacedkd.runs.schema import Estimate
 from spacedkd.runtime.documents import read_json
 

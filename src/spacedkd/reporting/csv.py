@@ -3,13 +3,13 @@
 import csv
 import io
 
-from spacedkd.report.table import Table
+from spacedkd.reporting.table import Table
 
 
 def csv_table(table: Table) -> str:
     """Return a table as CSV, a line for each row below a line of titles.
 
-    >>> from spacedkd.report.table import Cell, Column
+    >>> from spacedkd.reporting.table import Cell, Column
     >>> csv_table(Table("", [Column(None, None, document="a, b")], [[Cell("1")]]))
     '"a, b"\\n1\\n'
     """

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import NamedTuple, TypeVar
 
-from spacedkd.report.formatting import DASH, Write, bounds, decimals, percent, percent_tick, tick
-from spacedkd.report.html import Markup, join, numbers, pixels, tag
+from spacedkd.reporting.formatting import DASH, Write, bounds, decimals, percent, percent_tick, tick
+from spacedkd.reporting.html import Markup, join, numbers, pixels, tag
 from spacedkd.runs.schema import Estimate
 
 # Scales, ticks, panels and marks

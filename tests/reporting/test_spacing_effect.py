@@ -7,11 +7,11 @@ from pathlib import Path
 
 from spacedkd.comparison.document import SpacingEffect, read_arms
 from spacedkd.comparison.results import compare_runs
-from spacedkd.report.findings import single_role_caution, spacing_caution, spacing_cost, spacing_headline
-from spacedkd.report.page import render
+from spacedkd.reporting.findings import single_role_caution, spacing_caution, spacing_cost, spacing_headline
+from spacedkd.reporting.page import render
 from spacedkd.schedule import Spaced
-from tests.report.fake_runs import FakeArm, page_of, write_runs
-from tests.report.page_text import Page
+from tests.reporting.fake_runs import FakeArm, page_of, write_runs
+from tests.reporting.page_text import Page
 
 INTERVALS = {"better": (0.01, 0.03), "worse": (-0.03, -0.01), "unclear": (-0.01, 0.03), "unknown": (None, None)}
 

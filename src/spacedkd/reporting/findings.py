@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from spacedkd.comparison.document import Arm, ArmDocument, SpacingEffect
 from spacedkd.config.spec import NetworkSpec, RunSpec
-from spacedkd.report.formatting import (
+from spacedkd.reporting.formatting import (
     TIMES,
     bounds,
     count,

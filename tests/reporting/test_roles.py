@@ -12,13 +12,13 @@ import pytest
 from spacedkd.comparison.document import ComparisonDocument, read_arms
 from spacedkd.comparison.results import compare_runs
 from spacedkd.config.spec import describe
-from spacedkd.report.page import render
-from spacedkd.report.schedules import interval_groups
-from spacedkd.report.tables import comparison_tables
+from spacedkd.reporting.page import render
+from spacedkd.reporting.schedules import interval_groups
+from spacedkd.reporting.tables import comparison_tables
 from spacedkd.runs.result import read_run
 from spacedkd.schedule import Ahead, Spaced
-from tests.report.fake_runs import FakeArm, page_of, write_runs
-from tests.report.page_text import Page
+from tests.reporting.fake_runs import FakeArm, page_of, write_runs
+from tests.reporting.page_text import Page
 
 PAIR = ("mentor", "pupil")
 CHAIN = ("mentor", "helper", "pupil")
@@ -81,9 +81,9 @@ def test_a_moving_average_is_no_role(tmp_path: Path) -> None:
     kept = FakeArm("kept", [0.60, 0.62], roles=PAIR, lead=0.1, average=0.99)
     (folder, _) = write_runs(tmp_path / "runs", [kept])
     run = read_run(folder)
-    assert run.accuracy.keys() == {"mentor", "pupil", "average"}
-    assert (run.roles, run.leader, run.student()) == (["mentor", "pupil"], "mentor", 0.6)
-    assert run.curves.keys() == {"mentor", "pupil"}
+    assert run.accuracies.keys() == {"mentor", "pupil", "average"}
+    assert (run.roles, run.leader, run.score()) == (["mentor", "pupil"], "mentor", 0.6)
+    assert run.accuracy_curves.keys() == {"mentor", "pupil"}
     page = Page(page_of(tmp_path / "page", kept))
     assert not any("average" in attributes.get("aria-label", "") for attributes in page.all("svg"))
     above = page.text.split("How this was made")[0]

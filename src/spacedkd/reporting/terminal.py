@@ -6,8 +6,8 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from spacedkd.report.formatting import MINUS
-from spacedkd.report.table import Table
+from spacedkd.reporting.formatting import MINUS
+from spacedkd.reporting.table import Table
 from spacedkd.runtime.errors import printable
 
 

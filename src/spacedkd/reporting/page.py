@@ -9,11 +9,11 @@ from pathlib import Path
 
 from spacedkd.comparison.document import Arm, ComparisonDocument, SpacingEffect, read_arms
 from spacedkd.config.serialization import to_json
-from spacedkd.report import findings, html, plots, tables
-from spacedkd.report.advice import advice
-from spacedkd.report.evaluation import evaluation_sections
-from spacedkd.report.formatting import count, duration, estimate, plain, plural, value_range
-from spacedkd.report.html import (
+from spacedkd.reporting import findings, html, plots, tables
+from spacedkd.reporting.advice import advice
+from spacedkd.reporting.evaluation import evaluation_sections
+from spacedkd.reporting.formatting import count, duration, estimate, plain, plural, value_range
+from spacedkd.reporting.html import (
     MANY,
     Markup,
     folded,
@@ -27,8 +27,8 @@ from spacedkd.report.html import (
     paragraph,
     tag,
 )
-from spacedkd.report.schedules import interval_section, schedule_section
-from spacedkd.report.table import Cell, Column, Table
+from spacedkd.reporting.schedules import interval_section, schedule_section
+from spacedkd.reporting.table import Cell, Column, Table
 from spacedkd.runs.schema import PairedDifference
 from spacedkd.runtime.files import write_text
 
@@ -297,7 +297,7 @@ def _curves_of_one(arm: Arm) -> Markup:
     if len(arm.runs) > 1:
         caption += " Thick: mean over seeds; thin: each seed."
     keys = legend(plots.role_legend([arm]), "all")
-    return grid([("Learning curves", "", join(keys, plots.roles_chart(arm)))], caption, wide=True)
+    return grid([("Learning curves", "", join(keys, plots.roles_chart(arm.runs)))], caption, wide=True)
 
 
 def _results_of_one(comparison: ComparisonDocument, arm: Arm) -> Iterator[Markup]:
@@ -310,10 +310,10 @@ def _results_of_one(comparison: ComparisonDocument, arm: Arm) -> Iterator[Markup
 def _reached(arm: Arm) -> Table:
     """Return every head of every role on every split of the data; moving averages too."""
     rows = []
-    for role, parts in arm.first.accuracy.items():
+    for role, parts in arm.first.accuracies.items():
         for part, heads in parts.items():
             for head in heads:
-                scores = [run.accuracy[role][part][head] for run in arm.runs]
+                scores = [run.accuracies[role][part][head] for run in arm.runs]
                 last, best = ([score[name] for score in scores] for name in ("last", "best"))
                 epochs = sorted({score["best_epoch"] for score in scores})
                 at = f"{'epoch' if len(epochs) == 1 else 'epochs'} {value_range(epochs)}"
