@@ -39,7 +39,7 @@ def main(folder: Path) -> Run:
     return train(
         spec,
         folder,
-        resume=folder.exists(),
+        if_exists="resume",
         network=lambda: Mixer(),
         lr=lambda step: 2e-3 * math.cos(math.pi / 2 * step / (STEPS_PER_EPOCH * EPOCHS)),
     )

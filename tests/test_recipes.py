@@ -144,7 +144,7 @@ def test_the_page_about_recipes_has_the_table_of_their_settings() -> None:
 def test_one_recipes_settings_are_listed_with_their_sources(
     name: str, row: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spacedkd.cli.console.console._width", 200)
+    monkeypatch.setattr("spacedkd.reporting.terminal.console._width", 200)
     main(["list", "recipes", "--pattern", name])
     assert row in [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 

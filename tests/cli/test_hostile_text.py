@@ -14,8 +14,8 @@ from rich.text import Text
 
 from spacedkd.cli import main, progress
 from spacedkd.cli.console import SafeConsole, say, say_error
-from spacedkd.cli.progress import RoleBars, jobs_progress, work_progress
 from spacedkd.comparison.results import compare_runs
+from spacedkd.reporting.progress import RoleBars, jobs_progress, work_progress
 from spacedkd.reporting.tables import comparison_tables
 from spacedkd.reporting.terminal import rich_table
 from spacedkd.runtime.errors import printable

@@ -95,7 +95,7 @@ def test_a_run_that_begins_again_forgets_it(tmp_path: Path, scored: None) -> Non
             assert not (tmp_path / "run/best").exists()
 
     train(HELD, tmp_path / "run")
-    run = train(HELD, tmp_path / "run", restart=True, callback=at_the_beginning)
+    run = train(HELD, tmp_path / "run", if_exists="restart", callback=at_the_beginning)
     assert run.plan["best"]["epoch"] == 2.0
 
 

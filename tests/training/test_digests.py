@@ -153,7 +153,7 @@ def test_the_best_student_is_the_run_s_own(
     assert str(run / WEIGHTS["best"]) in refused(["export", str(run), "--best", "--to", f"{run}-2"], capsys)
     assert str(begun / WEIGHTS["best"]) in refused(["train", "--resume", str(begun)], capsys)
     shutil.rmtree(begun / "best")  # the way out
-    found = train(SPEC, begun, resume=True)
+    found = train(SPEC, begun, if_exists="resume")
     assert "best" not in found.plan
     assert (begun / "journal.jsonl").read_bytes() == (whole / "journal.jsonl").read_bytes()
 
@@ -185,7 +185,7 @@ def test_the_end_of_a_finished_journal_is_mended(run: Path, whole: Path, where: 
             file.write('{"event": "accuracy"}\n')
     with pytest.raises(UserError, match="was changed or damaged"):
         _ = read_run(run).journal
-    train(SPEC, run, resume=True)
+    train(SPEC, run, if_exists="resume")
     assert_same_run(run, whole)
     assert read_run(run).accuracy_curves
 
@@ -204,7 +204,7 @@ def test_what_the_older_checkpoint_knows_of_the_journal_is_gone_on_from(
 ) -> None:
     older = position(begun, "previous")
     change_digit(begun / "journal.jsonl", older["journal_bytes"])
-    train(SPEC, begun, resume=True)
+    train(SPEC, begun, if_exists="resume")
     said = capsys.readouterr().err
     assert "journal.jsonl was changed or damaged" in said
     assert f"the checkpoint before it, which is of turn {older['turns']}" in said
@@ -236,7 +236,7 @@ def test_runs_of_before_have_no_digests_and_go_on(run: Path, begun: Path, whole:
             del known[name]
         del words["checksum"]
         tensor_file.write(file, tensors, {**words, "position": json.dumps(known)})
-    train(SPEC, begun, resume=True)
+    train(SPEC, begun, if_exists="resume")
     assert_same_run(begun, whole)
 
 
@@ -246,7 +246,7 @@ def test_a_longer_run_begins_with_the_journal_that_was_written(tmp_path: Path, w
     change_digit(tmp_path / "longer" / "begin" / "journal.jsonl")
     shutil.rmtree(tmp_path / "longer" / "checkpoint", ignore_errors=True)
     with pytest.raises(UserError, match="was changed or damaged"):
-        train(read_spec(tmp_path / "longer"), tmp_path / "longer", resume=True)
+        train(read_spec(tmp_path / "longer"), tmp_path / "longer", if_exists="resume")
 
 
 def test_numbers_alone_have_the_digest_of_their_own_journal(run: Path, tmp_path: Path) -> None:

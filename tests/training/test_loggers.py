@@ -151,7 +151,7 @@ def test_wandb_is_told_everything_once(tmp_path: Path, tiny: RunSpec, stand_in: 
     run = tmp_path / "run"
     spec = replace(tiny, log=("wandb",))
     train_until(spec, run, 21)
-    train(spec, run, resume=True)
+    train(spec, run, if_exists="resume")
     begun = [call[1] for call in calls if call[0] == "init"]
     assert [one["id"] for one in begun] == 2 * [json.loads((run / "logs/wandb/run.json").read_text())["id"]]
     assert {(one["resume"], one["project"], one["name"]) for one in begun} == {("allow", "spacedkd", "run")}

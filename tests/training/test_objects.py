@@ -181,7 +181,7 @@ def test_a_run_goes_on_only_with_the_objects_it_began_with(tmp_path: Path, capsy
         ({"network": small, "lr": lambda step: 0.02}, "has other source than then"),
     ):
         with pytest.raises(UserError, match=message) as error:
-            train(OWN, tmp_path / "run", resume=True, **objects)
+            train(OWN, tmp_path / "run", if_exists="resume", **objects)
         assert "\n" not in str(error.value)
     with pytest.raises(SystemExit) as exit_code:
         main(["train", "--resume", str(tmp_path / "run")])

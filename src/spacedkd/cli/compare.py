@@ -13,10 +13,10 @@ import tyro
 from spacedkd.cli.console import console, log_command, read_commands, say, say_error, until_stopped
 from spacedkd.cli.flags import Given, flag, given_flags, parse
 from spacedkd.cli.overrides import SCHEDULE_FLAGS, check_other_init, to_spec
-from spacedkd.cli.progress import jobs_progress
 from spacedkd.cli.report import show_comparison
 from spacedkd.cli.train import PLAN, Run
 from spacedkd.config.spec import METHOD_CLASSES, RunSpec
+from spacedkd.reporting.progress import jobs_progress
 from spacedkd.reporting.terminal import rich_table
 from spacedkd.runtime.errors import UserError, check_between, same_name, unknown
 from spacedkd.runtime.processes import check_count
@@ -109,6 +109,7 @@ def compare(
             sharing=sharing,
             ray=ray,
             callback=callback,
+            progress=False,
             stop=stop,
         ).document
     show_comparison(comparison, out / "report.html", out / "comparison.json", read_commands([out]))

@@ -23,12 +23,12 @@ from spacedkd.cli.flags import (
     given_flags,
     option_text,
 )
-from spacedkd.cli.progress import work_progress
 from spacedkd.config.serialization import field_docs, with_changes
 from spacedkd.config.spec import NetworkSpec, RunSpec
 from spacedkd.evaluation.corruptions import Corruptions
 from spacedkd.evaluation.document import INSTRUMENTS
 from spacedkd.evaluation.instrument import EvaluationSpec, Instrument
+from spacedkd.reporting.progress import work_progress
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.processes import check_threads
 from spacedkd.runtime.user_code import load_object

@@ -12,7 +12,7 @@ import tyro
 from spacedkd.cli.compare import say_left
 from spacedkd.cli.console import console, say, say_error, until_stopped
 from spacedkd.cli.flags import flag
-from spacedkd.cli.progress import count_progress, jobs_progress, work_progress
+from spacedkd.reporting.progress import count_progress, jobs_progress, work_progress
 from spacedkd.runtime.errors import UserError, check_between
 from spacedkd.runtime.processes import check_count
 

@@ -18,10 +18,10 @@ from rich.text import Text
 from spacedkd.cli.console import console, log_command, say, until_stopped
 from spacedkd.cli.flags import PATHS, RunFlags, flag, given_flags
 from spacedkd.cli.overrides import apply_flags, check_other_init, folder_name, to_spec
-from spacedkd.cli.progress import run_progress
 from spacedkd.config.recipes import quirks_of
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import RunSpec, read_spec, resumable_fields
+from spacedkd.reporting.progress import run_progress
 from spacedkd.reporting.terminal import rich_table
 from spacedkd.runtime.errors import UserError, pluralize, printable
 from spacedkd.schedule import describe_schedule

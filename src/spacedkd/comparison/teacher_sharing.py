@@ -180,7 +180,13 @@ def restart_without_teacher(job: Job) -> Job:
 def teacher_job(recorder: Job) -> Job:
     """Return the job that trains the teacher of a run alone, within the run's folder, and records it."""
     spec = replace(recorder.spec.without_average(), only=_recorded_roles(recorder)[0])
-    return Job(f"teacher of {recorder.label}", recorder.seed, spec, RunFolder(recorder.folder).teacher)
+    return Job(
+        f"teacher of {recorder.label}",
+        recorder.seed,
+        spec,
+        RunFolder(recorder.folder).teacher,
+        objects=recorder.objects,
+    )
 
 
 def _recorded_roles(recorder: Job) -> list[str]:

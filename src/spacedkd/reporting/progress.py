@@ -1,7 +1,12 @@
-"""The progress of runs: a live bar on a terminal, plain lines anywhere else."""
+"""The progress of runs: a live bar on a terminal or in a notebook, plain lines anywhere else.
+
+Commands print lines where there is no terminal. Calls from Python (`show_run`, `show_runs`) show bars where a person
+looks on, and nothing elsewhere.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -17,8 +22,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from spacedkd.cli.console import console, say, working
 from spacedkd.reporting.formatting import duration
+from spacedkd.reporting.html import join, tag
+from spacedkd.reporting.terminal import console, say, working
 from spacedkd.runtime.errors import printable
 
 if TYPE_CHECKING:
@@ -264,3 +270,122 @@ def _lines() -> EventFunction:
             last_print = now
 
     return callback
+
+
+# --- Calls from Python
+
+
+def is_watched() -> bool:
+    """Return whether a person looks on: in a notebook, or at a terminal."""
+    return in_notebook() or console.is_terminal
+
+
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
+@contextmanager
+def show_run(progress: bool | None, callback: EventFunction) -> Iterator[EventFunction]:
+    """Yield the callback of `train`, which calls the user's; None shows progress where a person looks on."""
+    if not (is_watched() if progress is None else progress):
+        yield callback
+        return
+    with _notebook_run() if in_notebook() else run_progress() as show:
+
+        def report(event: Event) -> None:
+            show(event)
+            callback(event)
+
+        yield report
+
+
+@contextmanager
+def show_runs(progress: bool | None, count: int, callback: JobCallback) -> Iterator[JobCallback]:
+    """Yield the callback of `compare`, which calls the user's; None shows progress where a person looks on."""
+    if not (is_watched() if progress is None else progress):
+        yield callback
+        return
+    with _notebook_runs(count) if in_notebook() else jobs_progress(count) as show:
+
+        def report(job: Job, event: Event) -> None:
+            show(job, event)
+            callback(job, event)
+
+        yield report
+
+
+class NotebookBars:
+    """Bars in the output of a notebook's cell, drawn again at most twice a second."""
+
+    def __init__(self) -> None:
+        from IPython.display import display
+
+        self._rows: dict[str, tuple[float, str]] = {}
+        self._drawn = -LOOK_SECONDS
+        self._handle = display(self, display_id=True)
+
+    def update(self, name: str, part: float, text: str, at_once: bool = False) -> None:
+        """Set the bar of a name to a part of one, with a text beside it."""
+        self._rows[name] = (part, text)
+        if at_once or time.monotonic() - self._drawn >= LOOK_SECONDS:
+            self._drawn = time.monotonic()
+            self._handle.update(self)
+
+    def _repr_html_(self) -> str:
+        style = "font-variant-numeric: tabular-nums; padding: 0 10px; text-align: left"
+        rows = [
+            tag(
+                "tr",
+                tag("td", name, style=style),
+                tag("td", tag("progress", value=round(part, 4), max=1), style=style),
+                tag("td", text, style=style),
+            )
+            for name, (part, text) in self._rows.items()
+        ]
+        return join(tag("table", *rows))
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name} {100 * part:.0f} % {text}" for name, (part, text) in self._rows.items())
+
+
+@contextmanager
+def _notebook_run() -> Iterator[EventFunction]:
+    """Yield the callback that draws a bar for each role."""
+    bars = NotebookBars()
+    accuracies: dict[str, float] = {}
+
+    def callback(event: Event) -> None:
+        if event.waiting:
+            bars.update(event.role or "waiting", 0.0, event.waiting)
+            return
+        if event.accuracy is not None:
+            accuracies[event.role] = event.accuracy
+        parts = [f"epoch {event.epoch:.1f} of {event.epochs:g}"]
+        parts += [f"accuracy {100 * accuracies[event.role]:.1f} %"] if event.role in accuracies else []
+        ended = event.turn == event.turns
+        if event.seconds_left is not None and not ended:
+            parts.append(f"{duration(max(event.seconds_left, 1.0))} left")
+        at_once = ended or event.accuracy is not None
+        bars.update(event.role, event.step / max(event.steps, 1), ", ".join(parts), at_once)
+
+    yield callback
+
+
+@contextmanager
+def _notebook_runs(count: int) -> Iterator[JobCallback]:
+    """Yield the callback that draws a bar for all runs, and one for each run."""
+    bars = NotebookBars()
+    done: dict[str, float] = {}
+    accuracies: dict[str, dict[str, float]] = defaultdict(dict)
+    bars.update("all runs", 0.0, f"0 of {count}", at_once=True)
+
+    def callback(job: Job, event: Event) -> None:
+        name = f"{job.label}, seed {job.seed}"
+        done[name] = event.turn / max(event.turns, 1)
+        finished, runs = sum(part == 1 for part in done.values()), max(count, len(done))
+        bars.update(name, done[name], _line(event, accuracies[name]))
+        bars.update("all runs", sum(done.values()) / runs, f"{finished} of {runs}", at_once=done[name] == 1)
+
+    yield callback
