@@ -12,9 +12,10 @@ from types import SimpleNamespace
 import pytest
 from rich.text import Text
 
-from spacedkd.cli import main, progress
+from spacedkd.cli import main
 from spacedkd.cli.console import SafeConsole, say, say_error
 from spacedkd.comparison.results import compare_runs
+from spacedkd.reporting import progress
 from spacedkd.reporting.progress import RoleBars, jobs_progress, work_progress
 from spacedkd.reporting.tables import comparison_tables
 from spacedkd.reporting.terminal import rich_table
