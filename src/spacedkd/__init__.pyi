@@ -26,6 +26,7 @@ from .data.stream import TrainingStream as TrainingStream
 from .data.stream import View as View
 from .evaluation.adversarial import Adversarial as Adversarial
 from .evaluation.adversarial import Attack as Attack
+from .evaluation.confusion import Confusion as Confusion
 from .evaluation.corruptions import Corruptions as Corruptions
 from .evaluation.curvature import Curvature as Curvature
 from .evaluation.evaluate import evaluate as evaluate

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from spacedkd import KD, MethodSpec, NetworkSpec, RunSpec, UserError, compare, evaluate, train
-from spacedkd.reporting import progress
+from spacedkd.reporting.terminal import SafeConsole
 from spacedkd.runs.journal import read_journal
 from spacedkd.training.train import IfExists
 from tests.conftest import TINY, assert_same_bits, tensors
@@ -199,8 +199,7 @@ def test_a_terminal_shows_bars_and_a_pipe_nothing(
 ) -> None:
     train(SHORT, tmp_path / "piped")
     assert capsys.readouterr().out == ""
-    monkeypatch.setattr(progress.console, "_force_terminal", True, raising=False)
-    monkeypatch.setattr(type(progress.console), "is_terminal", True)
+    monkeypatch.setattr(SafeConsole, "is_terminal", True)
     train(SHORT, tmp_path / "watched")
     assert "student epoch 1.0" in capsys.readouterr().out
     train(SHORT, tmp_path / "silent", progress=False)

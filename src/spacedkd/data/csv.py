@@ -78,7 +78,9 @@ def _read_rows(file: Path) -> list[Row]:
     """Return the rows of a file as text by column; the first line has the names."""
     try:
         lines = read_text(file).removeprefix("\ufeff").splitlines()
-        rows = [*csv.DictReader(lines, dialect="excel-tab" if file.suffix == ".tsv" else "excel", strict=True)]
+        rows: list[Row] = [
+            *csv.DictReader(lines, dialect="excel-tab" if file.suffix == ".tsv" else "excel", strict=True)
+        ]
     except FileNotFoundError:
         raise UserError(
             f"There is no file {file}. Give a .csv or .tsv with a column of paths and one of labels."

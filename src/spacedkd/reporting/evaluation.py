@@ -5,6 +5,7 @@ of all arms of a comparison side by side; `evaluation_tables`, `summary_table` a
 `evaluate` prints.
 """
 
+import base64
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,19 @@ from typing import NamedTuple
 
 from spacedkd.comparison.document import Arm, ComparisonDocument, MetricOfArm
 from spacedkd.evaluation.accuracy import BinEntry
-from spacedkd.evaluation.document import INSTRUMENTS, EvaluationDocument, metrics, most_common
-from spacedkd.evaluation.instrument import LevelChart, MetricTable, PageItem, ResultTable, Value
+from spacedkd.evaluation.confusion import bytes_of_picture
+from spacedkd.evaluation.document import INSTRUMENTS, EvaluationDocument, metrics, most_common, read
+from spacedkd.evaluation.instrument import (
+    ConfusionMatrix,
+    ImageGrid,
+    Instrument,
+    LevelChart,
+    MetricTable,
+    PageItem,
+    ResultTable,
+    RunItem,
+    Value,
+)
 from spacedkd.reporting.charts import Panel, domain, rounded
 from spacedkd.reporting.findings import method_and_schedule, verdict
 from spacedkd.reporting.formatting import (
@@ -52,9 +64,63 @@ def evaluation_sections(comparison: ComparisonDocument, arms: Sequence[Arm]) -> 
         keys = page.keys_of(instrument.name)
         if keys:
             settings = note(document["settings"][instrument.name])
-            items = (page.draw(instrument.name, item) for item in instrument.page(keys))
-            sections[instrument.name] = (instrument.title, iter([settings, *items]))
+            items = [page.draw(instrument.name, item) for item in instrument.page(keys)]
+            sections[instrument.name] = (instrument.title, iter([settings, *items, *_runs(instrument, arms)]))
     return sections
+
+
+def _runs(instrument: type[Instrument], arms: Sequence[Arm]) -> Iterator[Markup]:
+    """Yield what an instrument shows of the first run of each arm; of many arms it is folded away."""
+    for arm in arms:
+        evaluation = read(arm.first.folder)
+        entry = (evaluation or {"instruments": {}})["instruments"].get(instrument.name)
+        drawn = [] if entry is None else [_draw_run_item(item) for item in instrument.run_page(entry)]
+        if drawn:
+            title = f"{arm.label}, seed {arm.first.seed}"
+            yield folded(title, *drawn) if len(arms) > 1 else join(*drawn)
+
+
+def _draw_run_item(item: RunItem) -> Markup:
+    return _confusion(item) if isinstance(item, ConfusionMatrix) else _image_grid(item)
+
+
+MOST_CLASSES = 20
+"""classes of a confusion matrix; of more, those with the most errors are shown"""
+
+
+def _confusion(matrix: ConfusionMatrix) -> Markup:
+    """Return a table with a row for each class and a column for each predicted one; the darker, the more images."""
+    wrong = {n: images - matrix.counts.get((n, n), 0) for n, images in enumerate(matrix.images)}
+    shown = sorted(sorted(wrong, key=lambda n: -wrong[n])[:MOST_CLASSES])
+    some = f" The {MOST_CLASSES} of {len(wrong)} classes with the most errors." if len(shown) < len(wrong) else ""
+    head = tag("tr", tag("th", "class"), *(tag("th", matrix.classes[n], scope="col") for n in shown))
+    rows = []
+    for label in shown:
+        cells = []
+        for other in shown:
+            images = matrix.counts.get((label, other), 0)
+            share = images / max(matrix.images[label], 1)
+            colour = "--good" if label == other else "--bad"
+            style = f"background: color-mix(in srgb, var({colour}) {60 * share:.0f}%, transparent)" if images else None
+            cells.append(tag("td", str(images) if images else "", style=style))
+        rows.append(tag("tr", tag("th", matrix.classes[label], scope="row"), *cells))
+    table = tag("table", tag("thead", head), tag("tbody", *rows))
+    frame = tag("div", table, class_="scroll", role="region", aria_label="Confusion matrix", tabindex=0)
+    return join(
+        tag("h3", "Confusion matrix"), note(f"Rows: class. Columns: prediction. Numbers: test images.{some}"), frame
+    )
+
+
+def _image_grid(images: ImageGrid) -> Markup:
+    """Return pictures side by side, each with its words; nothing where there are none."""
+    figures = []
+    for picture in images.pictures:
+        png = None if picture.png is None else bytes_of_picture(picture.png)
+        if png is None:
+            continue
+        shown = tag("img", src=f"data:image/png;base64,{base64.b64encode(png).decode()}", alt=picture.text, width=96)
+        figures.append(tag("figure", shown, tag("figcaption", picture.text), title=picture.name, class_="picture"))
+    return join(tag("h3", images.title), tag("div", *figures, class_="pictures")) if figures else Markup()
 
 
 def _overview(page: "_EvaluationPage", notes: Sequence[str]) -> Iterator[Markup]:

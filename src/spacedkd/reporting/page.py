@@ -9,6 +9,7 @@ from pathlib import Path
 
 from spacedkd.comparison.document import Arm, ComparisonDocument, SpacingEffect, read_arms
 from spacedkd.config.serialization import to_json
+from spacedkd.evaluation.confusion import Confusion
 from spacedkd.reporting import findings, html, plots, tables
 from spacedkd.reporting.advice import advice
 from spacedkd.reporting.evaluation import evaluation_sections
@@ -75,8 +76,15 @@ def render(
         outcome=_outcome(comparison, arms, unfinished),
         sections=sections,
         more_style=plots.chooser_style(arms),
+        with_images=_has_images(comparison),
         first_figure=_first_figure(comparison, arms),
     )
+
+
+def _has_images(comparison: ComparisonDocument) -> bool:
+    """Return whether test images are shown, which the page must then allow."""
+    evaluation = comparison["evaluation"]
+    return evaluation is not None and any(key.startswith(f"{Confusion.name}/") for key in evaluation["metrics"])
 
 
 def _first_figure(comparison: ComparisonDocument, arms: Sequence[Arm]) -> Markup:
@@ -288,6 +296,7 @@ def _render_single(
         setting=findings.setting([arm]),
         outcome=outcome,
         sections=sections,
+        with_images=_has_images(comparison),
         first_figure=_curves_of_one(arm),
     )
 
