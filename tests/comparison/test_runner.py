@@ -207,7 +207,7 @@ def test_comparing_from_python(tmp_path: Path) -> None:
         against="none",
         jobs=1,
         callback=lambda job, moment: told.append((job.label, job.seed)),
-    )
+    ).document
     assert [arm["label"] for arm in found["arms"]] == ["none", "kd"]
     assert found["arms"][1]["last"]["mean"] == read_run(tmp_path / "kd" / "seed3").score()
     written = json.loads((tmp_path / "comparison.json").read_text())

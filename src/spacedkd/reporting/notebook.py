@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from spacedkd.comparison.document import Comparison, ComparisonDocument, write_comparison
+from spacedkd.comparison.document import Comparison, ComparisonDocument, keep_order, write_comparison
 from spacedkd.reporting import findings, html, plots, tables
 from spacedkd.reporting.formatting import count, duration, plural
 from spacedkd.reporting.html import Markup, html_table, join, legend, note, paragraph, tag
@@ -117,14 +117,14 @@ def compare_folders(folders: Sequence[Path], out: Path | None, against: str | No
 
     Arms that were compared before keep their order, and the arm that they were compared with.
     """
-    from spacedkd.comparison.document import keep_order
-    from spacedkd.comparison.results import compare_runs, find_runs
-    from spacedkd.runs.folder import make_folder
-
     if out is not None and (out.suffix != ".html" or out.is_dir()):
         raise UserError(f"The report is an HTML page: its file name must end in .html, got {str(out)!r}.")
     if not folders:
         raise UserError("Name at least one run folder, for instance runs/demo.")
+
+    from spacedkd.comparison.results import compare_runs, find_runs  # scipy's, and the tensors of students
+    from spacedkd.runs.folder import make_folder
+
     finished, unfinished = find_runs(folders)
     if out is None:
         page, numbers = folders[0] / "report.html", folders[0] / "comparison.json"

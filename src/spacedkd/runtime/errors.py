@@ -30,6 +30,7 @@ PYTHON_NAMES: dict[str, str] = {
     "limit": "limit",
     "onnx": "onnx=True",
     "out": "folder",
+    "pretrained": "network.pretrained=True",
     "private": "private=True",
     "push": "push",
     "ray": "ray",
