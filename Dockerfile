@@ -18,8 +18,9 @@ COPY constraints.txt ./
 RUN pip install -c constraints.txt --extra-index-url "${TORCH_INDEX}" torch torchvision
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
+# further extras, such as EXTRAS=tensorboard,onnx
 ARG EXTRAS=""
-RUN pip install -c constraints.txt --extra-index-url "${TORCH_INDEX}" ".${EXTRAS:+[${EXTRAS}]}"
+RUN pip install -c constraints.txt --extra-index-url "${TORCH_INDEX}" ".[train${EXTRAS:+,${EXTRAS}}]"
 
 FROM python:${PYTHON}-slim
 # OpenCV, which the corruptions use, and OpenMP, which torch uses

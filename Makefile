@@ -3,7 +3,7 @@
 # make test   everything that guards the project: make lint and make pytest
 # make docs-site   the documentation as a site in site/, warnings are errors
 # make docs-test   every command and every piece of Python in the documentation is run; a quarter of an hour on two cores
-# make release-check   build wheel and sdist into dist/, and try the wheel in an empty environment
+# make release-check   build wheel and sdist into dist/, and try the wheel in two empty environments, slim and whole
 # make faults   runs of every kind, killed at every operation on a file and resumed; up to an hour on two cores
 # make soak   a thousand random kills
 # make fuzz   ten thousand cases of damaged words and files; half an hour on two cores
@@ -37,7 +37,7 @@ lint: .venv/installed-for-tests
 	$(BIN)/mypy
 
 pytest: .venv/installed-for-tests
-	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )) --dist loadgroup
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist loadgroup
 
 faults: .venv/installed-for-tests
 	EVERY_KILL_POINT=1 $(BIN)/pytest --numprocesses auto --dist worksteal tests/faults
@@ -52,6 +52,7 @@ benchmark: .venv/installed-for-tests
 	$(BIN)/python -m benchmarks.training_speed
 	$(BIN)/python -m benchmarks.evaluation_speed
 	$(BIN)/python -m benchmarks.curvature_speed
+	$(BIN)/python -m benchmarks.token_loss_memory
 
 docs: .venv/installed
 	$(BIN)/python -m spacedkd.methods.pages docs/methods
@@ -72,7 +73,7 @@ release-check: .venv/installed-for-tests
 	@echo "Installing into .venv; this takes a few minutes the first time."
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "spacedkd needs Python 3.11 or newer: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
-	$(INSTALL) --editable .
+	$(INSTALL) --editable '.[train]'
 	@touch $@
 
 .venv/installed-for-tests: .venv/installed
@@ -80,7 +81,7 @@ release-check: .venv/installed-for-tests
 	@touch $@
 
 .venv/installed-for-docs: .venv/installed
-	$(INSTALL) --editable '.[docs]'
+	$(INSTALL) --editable '.[train,docs]'
 	@touch $@
 
 clean:

@@ -24,13 +24,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.timing import fastest
-from spacedkd import Batch, Classifier, Images
+from spacedkd.data import Batch, Images
 from spacedkd.data.stream import evaluation_batches
 from spacedkd.evaluation.adversarial import attack, perturb
 from spacedkd.evaluation.corrupted_images import CorruptedImages
 from spacedkd.evaluation.corruptions import CORRUPTIONS as NAMES
 from spacedkd.evaluation.corruptions import SEVERITIES, measure_corruptions
 from spacedkd.evaluation.scores import correct
+from spacedkd.models import Classifier
 
 BATCH = 128
 

@@ -21,8 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from spacedkd import DataSpec, Duration, EngineSpec, Event, NetworkSpec, RunSpec, train
+from spacedkd import DataSpec, Duration, EngineSpec, NetworkSpec, RunSpec, train
 from spacedkd.runtime.files import write_json
+from spacedkd.training import Event
 from spacedkd.training.callbacks import BackgroundThread
 
 EPOCH = 391

@@ -26,9 +26,9 @@ from torch.nn import functional as F
 from torchvision.transforms import v2
 
 from benchmarks.timing import fastest
-from spacedkd import AugmentSpec, DataSpec, Duration, Images, MethodSpec, NetworkSpec, RunSpec, train
+from spacedkd import AugmentSpec, DataSpec, Duration, MethodSpec, NetworkSpec, RunSpec, train
 from spacedkd.config.resolve import best_precision
-from spacedkd.data import transforms
+from spacedkd.data import Images, transforms
 from spacedkd.data.sources import load
 from spacedkd.data.stream import TrainingStream
 

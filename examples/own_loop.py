@@ -8,9 +8,10 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from spacedkd import DatasetStream, Spaced, learning, learning_rate, losses
+from spacedkd import Spaced, learning, learning_rate, losses
+from spacedkd.data import DatasetStream
 
-STEPS = 600
+STEPS = 300
 pixels, digits = load_digits(return_X_y=True)
 images, labels = torch.tensor(pixels, dtype=torch.float32).view(-1, 1, 8, 8) / 16, torch.tensor(digits)
 train, test = TensorDataset(images[:600], labels[:600]), (images[600:], labels[600:])

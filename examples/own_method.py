@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import spacedkd
-from spacedkd import Batch, Classifier, Ingredients, Method, Models, Progress
+from spacedkd.data import Batch
+from spacedkd.methods import Ingredients, Method, Models, Progress
+from spacedkd.models import Classifier
 
 
 @dataclass(frozen=True)

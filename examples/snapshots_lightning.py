@@ -9,16 +9,15 @@ from pathlib import Path
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
-from spacedkd import Snapshots, SnapshotTeacher, losses, seeded_loader
-from spacedkd.integrations.lightning import SnapshotCallback, TeacherCallback
+from spacedkd import Spacing, losses, seeded_loader
 
 # isort: split
 from lightning.pytorch import Callback, LightningModule, Trainer  # after spacedkd, which lets it import torchvision
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-STEPS, INTERVAL = 285, 28  # 15 epochs of 19 steps; 1.5 epochs
+STEPS = 285  # 15 epochs of 19 steps
 
 
 class Moved(TensorDataset):
@@ -43,12 +42,11 @@ def network() -> nn.Module:
 class Classifier(LightningModule):
     """A network that learns from labels and, where it has one, from a teacher."""
 
-    def __init__(self, teacher: SnapshotTeacher | None = None) -> None:
-        super().__init__()
-        self.network, self.teacher = network(), teacher
+    teacher: nn.Module | None = None  # the callback of the student's run sets it
 
-    def train_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:  # the same bits in both runs, and after a resume
-        return seeded_loader(train, 32, seed=0)
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = network()
 
     def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
         z = self.network(batch[0])
@@ -59,19 +57,20 @@ class Classifier(LightningModule):
         return torch.optim.SGD(self.network.parameters(), 0.01, momentum=0.9)
 
 
-def fit(model: Classifier, folder: Path, *callbacks: Callback) -> float:
+def fit(folder: Path, *callbacks: Callback) -> float:
     """Train to the end, from the last checkpoint if there is one; gives the accuracy on the test images."""
+    model = Classifier()
     saving = ModelCheckpoint(folder, "last", every_n_train_steps=50, enable_version_counter=False)
-    trainer = Trainer(max_steps=STEPS, callbacks=[*callbacks, saving], logger=False, use_distributed_sampler=False)
-    trainer.fit(model, ckpt_path=folder / "last.ckpt" if (folder / "last.ckpt").exists() else None)
+    trainer = Trainer(max_steps=STEPS, callbacks=[*callbacks, saving], logger=False)
+    loader = seeded_loader(train, 32, seed=0)  # the same bits in both runs, and after a resume
+    trainer.fit(model, loader, ckpt_path=folder / "last.ckpt" if (folder / "last.ckpt").exists() else None)
     return float((model.eval().network(test[0]).argmax(1) == test[1]).float().mean())
 
 
 def main(folder: Path, *more: Callback) -> dict[str, float]:
-    leaving = SnapshotCallback(Snapshots(folder / "snapshots", every=INTERVAL), part="network")
-    first = fit(Classifier(), folder / "teacher", leaving, *more)
-    teacher = SnapshotTeacher(folder / "snapshots", INTERVAL, network, total=STEPS)
-    return {"teacher": first, "student": fit(Classifier(teacher), folder / "student", TeacherCallback(teacher), *more)}
+    spacing = Spacing(folder / "snapshots", every="1.5ep")
+    alone = fit(folder / "teacher", spacing.lightning.teacher(part="network"), *more)
+    return {"teacher": alone, "student": fit(folder / "student", spacing.lightning.student(network), *more)}
 
 
 if __name__ == "__main__":

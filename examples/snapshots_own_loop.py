@@ -4,7 +4,6 @@ Run it with: python examples/snapshots_own_loop.py FOLDER
 """
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -12,7 +11,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from spacedkd import Snapshots, SnapshotTeacher, losses, seeded_loader
+from spacedkd import Spacing, losses, seeded_loader
 
 STEPS, INTERVAL = 300, 30
 pixels, digits = load_digits(return_X_y=True)
@@ -26,31 +25,29 @@ def network() -> nn.Module:
     return nn.Sequential(*block, nn.Linear(16 * 9, 10))
 
 
-def fit(loss: Callable[[int, Tensor, Tensor, Tensor], Tensor], after: Callable[[int, nn.Module], object]) -> float:
+def fit(spacing: Spacing, teacher: nn.Module | None = None) -> float:
     """The loop you have already: one network, one optimizer, one pass over the data after the other."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
     rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    for step, (x, y) in enumerate(seeded_loader(train, 32, seed=0, steps=range(STEPS))):
+    loader = seeded_loader(train, 32, seed=0, steps=range(STEPS))
+    for _, (x, y) in spacing.steps(loader, save=model if teacher is None else None):
+        z = model(x)
+        loss: Tensor = losses.cross_entropy(z, y)
+        if teacher is not None:
+            loss = 0.7 * loss + 0.3 * losses.kl(z, teacher(x), temperature=3.0)
         optimizer.zero_grad()
-        loss(step, x, y, model(x)).backward()
+        loss.backward()
         optimizer.step()
         rate.step()
-        after(step + 1, model)
     x, y = test
     return float((model.eval()(x).argmax(1) == y).float().mean())
 
 
 def main(folder: Path) -> dict[str, float]:
-    snapshots = Snapshots(folder, INTERVAL, total=STEPS)
-    alone = fit(lambda step, x, y, z: losses.cross_entropy(z, y), snapshots.after)
-
-    teacher = SnapshotTeacher(folder, INTERVAL, network, total=STEPS)
-
-    def distil(step: int, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-        return 0.7 * losses.cross_entropy(z, y) + 0.3 * losses.kl(z, teacher.seek(step)(x), temperature=3.0)
-
-    return {"teacher": alone, "student": fit(distil, lambda updates, model: None)}
+    spacing = Spacing(folder, every=INTERVAL)
+    alone = fit(spacing)
+    return {"teacher": alone, "student": fit(spacing, spacing.teacher(network))}
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Run it with: python examples/snapshots_segmentation.py FOLDER
 """
 
 import sys
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from spacedkd import Snapshots, SnapshotTeacher, losses, seeded_loader
+from spacedkd import Spacing, losses, seeded_loader
 
 STEPS, INTERVAL, SIDE = 200, 15, 16
 
@@ -47,26 +46,26 @@ def network() -> nn.Module:
     return nn.Sequential(*blocks, nn.Conv2d(12, 3, 1))
 
 
-def fit(loss: Callable[[int, Tensor, Tensor, Tensor], Tensor], after: Callable[[int, nn.Module], object]) -> float:
+def fit(spacing: Spacing, teacher: nn.Module | None = None) -> float:
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
-    for step, (x, y) in enumerate(seeded_loader(Shapes(0, 240), 16, seed=0, steps=range(STEPS))):
+    loader = seeded_loader(Shapes(0, 240), 16, seed=0, steps=range(STEPS))
+    for _, (x, y) in spacing.steps(loader, save=model if teacher is None else None):
+        z = model(x)
+        loss = F.cross_entropy(z, y)
+        if teacher is not None:
+            loss = 0.7 * loss + 0.3 * losses.kl(z, teacher(x), temperature=3.0, dim=1)
         optimizer.zero_grad()
-        loss(step, x, y, model(x)).backward()
+        loss.backward()
         optimizer.step()
-        after(step + 1, model)
     x, y = next(iter(seeded_loader(Shapes(240, 100), 100, seed=1)))
     return float((model.eval()(x).argmax(1) == y).float().mean())
 
 
 def main(folder: Path) -> dict[str, float]:
-    alone = fit(lambda step, x, y, z: F.cross_entropy(z, y), Snapshots(folder, INTERVAL, total=STEPS).after)
-    teacher = SnapshotTeacher(folder, INTERVAL, network, total=STEPS)
-
-    def distil(step: int, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-        return 0.7 * F.cross_entropy(z, y) + 0.3 * losses.kl(z, teacher.seek(step)(x), temperature=3.0, dim=1)
-
-    return {"teacher": alone, "student": fit(distil, lambda updates, model: None)}
+    spacing = Spacing(folder, every=INTERVAL)
+    alone = fit(spacing)
+    return {"teacher": alone, "student": fit(spacing, spacing.teacher(network))}
 
 
 if __name__ == "__main__":

@@ -19,14 +19,12 @@ from timm.task.task import TrainingTask
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from spacedkd import Snapshots, SnapshotTeacher, seeded_loader
+from spacedkd import Spacing, seeded_loader
 
-EPOCHS, BATCH, INTERVAL = 6, 32, "1.5ep"
+EPOCHS, BATCH = 6, 32
 pixels, digits = load_digits(return_X_y=True)
 images, labels = torch.tensor(pixels, dtype=torch.float32).view(-1, 1, 8, 8) / 16, torch.tensor(digits)
 train, test = TensorDataset(images[:608], labels[:608]), (images[608:], labels[608:])
-EPOCH = len(train) // BATCH
-STEPS = EPOCHS * EPOCH
 
 
 def network() -> nn.Module:
@@ -35,36 +33,29 @@ def network() -> nn.Module:
     return made
 
 
-def fit(task: TrainingTask, teacher: SnapshotTeacher | None = None, snapshots: Snapshots | None = None) -> float:
+def fit(task: TrainingTask, spacing: Spacing, is_teacher: bool) -> float:
     """timm's usual loop: a task gives the loss, a scheduler counts updates."""
     model = task.trainable_module
     optimizer = create_optimizer_v2(model, opt="adamw", lr=3e-3, weight_decay=0.05)
-    settings = {"num_epochs": EPOCHS, "updates_per_epoch": EPOCH, "step_on_epochs": False}
+    settings = {"num_epochs": EPOCHS, "updates_per_epoch": len(train) // BATCH, "step_on_epochs": False}
     scheduler, _ = create_scheduler_v2(optimizer, sched="cosine", **settings)
     task.train()
     loader = seeded_loader(train, BATCH, seed=0)
-    for epoch in range(EPOCHS):
-        loader.batch_sampler.set_epoch(epoch)
-        for step, (x, y) in enumerate(loader, epoch * EPOCH):
-            if teacher is not None:
-                teacher.seek(step)
-            optimizer.zero_grad()
-            task(x, y)["loss"].backward()
-            optimizer.step()
-            scheduler.step_update(step + 1)
-            if snapshots is not None:
-                snapshots.after(step + 1, model)
+    for step, (x, y) in spacing.steps(loader, epochs=EPOCHS, save=model if is_teacher else None):
+        optimizer.zero_grad()
+        task(x, y)["loss"].backward()
+        optimizer.step()
+        scheduler.step_update(step + 1)
     x, y = test
     return float((model.eval()(x).argmax(1) == y).float().mean())
 
 
 def main(folder: Path) -> dict[str, float]:
-    snapshots = Snapshots(folder, INTERVAL, steps_per_epoch=EPOCH, total=STEPS)
-    alone = fit(ClassificationTask(network(), nn.CrossEntropyLoss()), snapshots=snapshots)
-    teacher = SnapshotTeacher(folder, INTERVAL, network, steps_per_epoch=EPOCH, total=STEPS)
+    spacing = Spacing(folder, every="1.5ep")
+    alone = fit(ClassificationTask(network(), nn.CrossEntropyLoss()), spacing, is_teacher=True)
     weights = {"task_loss_weight": 0.7, "distill_loss_weight": 0.3 / 9, "temperature": 3.0}  # timm's KL is times T^2
-    task = LogitDistillationTask(network(), teacher, nn.CrossEntropyLoss(), **weights)
-    return {"teacher": alone, "student": fit(task, teacher)}
+    task = LogitDistillationTask(network(), spacing.teacher(network), nn.CrossEntropyLoss(), **weights)
+    return {"teacher": alone, "student": fit(task, spacing, is_teacher=False)}
 
 
 if __name__ == "__main__":

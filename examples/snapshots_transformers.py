@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from spacedkd import Snapshots, SnapshotTeacher
-from spacedkd.integrations.transformers import DistillationTrainer, SnapshotCallback
+from spacedkd import Spacing
+from spacedkd.integrations.transformers import StudentTrainer
 
 # isort: split
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments  # after spacedkd, which
@@ -27,8 +27,7 @@ texts = [(part, words[:32]) for part, one in sentences if len(words := re.findal
 vocabulary = {word: number for number, word in enumerate(sorted({word for _, words in texts for word in words}), 1)}
 items = [{"input_ids": torch.tensor([vocabulary[word] for word in words]), "labels": part} for part, words in texts]
 train, test = [item for place, item in enumerate(items) if place % 4], items[::4]
-EPOCH = -(-len(train) // 32)  # 22 steps with Python 3.11; newer ones have more to say
-STEPS, INTERVAL = 10 * EPOCH, 3 * EPOCH // 2
+STEPS = 10 * -(-len(train) // 32)  # ten epochs, of 22 steps with Python 3.11; newer ones have more to say
 
 
 def padded(batch: list[dict[str, Any]]) -> dict[str, Tensor]:
@@ -67,10 +66,10 @@ def fit(kind: type[Trainer], folder: Path, callbacks: list[Any], **options: Any)
 
 
 def main(folder: Path, *more: Any) -> dict[str, float]:
-    leaving = SnapshotCallback(Snapshots(folder / "snapshots", every=INTERVAL))
-    first = fit(Trainer, folder / "teacher", [leaving, *more])
-    teacher = SnapshotTeacher(folder / "snapshots", INTERVAL, network, total=STEPS)
-    return {"teacher": first, "student": fit(DistillationTrainer, folder / "student", [*more], teacher=teacher)}
+    spacing = Spacing(folder / "snapshots", every="1.5ep")
+    alone = fit(Trainer, folder / "teacher", [spacing.transformers.teacher(), *more])
+    teacher, callbacks = spacing.teacher(network), [spacing.transformers.student(), *more]
+    return {"teacher": alone, "student": fit(StudentTrainer, folder / "student", callbacks, teacher=teacher)}
 
 
 if __name__ == "__main__":

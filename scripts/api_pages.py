@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-_STUB = Path(__file__).parent.parent / "src" / "spacedkd" / "__init__.pyi"
+_PACKAGE = Path(__file__).parent.parent / "src" / "spacedkd"
 _NAME = re.compile(r"from \.([\w.]*) import (\w+) as")
 TITLES = {
     "training": "Training",
@@ -26,6 +26,8 @@ _BESIDE = {
     "duration": "schedule",
 }
 """parts that are shown on the page of another; one that is named nowhere here has a page called after it"""
+SCHEDULES = ("Blocks", "Growing", "Window", "Schedule", "Turn", "in_steps")
+"""names of `spacedkd.schedule` that the package does not have itself"""
 _ABOUT = {
     "methods": "What each method is, with its paper, formula and options: [Methods](../methods/README.md). "
     "Here are the classes, for `train(method=...)` and for loops of your own.",
@@ -35,16 +37,32 @@ _ABOUT = {
 
 
 def public_names() -> dict[str, list[str]]:
-    """Every name of `import spacedkd` with the module it is from, by page.
+    """Every name of `import spacedkd`, and of its packages, with the module it is from, by page.
 
     >>> public_names()["learning_rate"]
     ['spacedkd.learning_rate']
+    >>> "spacedkd.methods.kd.KD" in public_names()["methods"]
+    True
     """
     found: dict[str, list[str]] = {page: [] for page in TITLES}
-    for module, name in _NAME.findall(_STUB.read_text(encoding="utf-8")):
-        part = module.partition(".")[0] or name
-        found.setdefault(_BESIDE.get(part, part), []).append(".".join(filter(None, ["spacedkd", module, name])))
+    found["schedule"] = [f"spacedkd.schedule.{name}" for name in SCHEDULES]
+    packages = {*_stubs()} - {""}
+    for package, stub in _stubs().items():
+        for module, name in _NAME.findall(stub):
+            if not module and name in (*packages, "schedule"):
+                continue  # its own names are listed
+            part = (package or module).partition(".")[0] or name
+            page = found.setdefault(_BESIDE.get(part, part), [])
+            qualified = ".".join(filter(None, ["spacedkd", package, module, name]))
+            if qualified not in page:
+                page.append(qualified)
     return found
+
+
+def _stubs() -> dict[str, str]:
+    """The stubs with public names: that of the package itself, under an empty name, and those of its packages."""
+    stubs = {stub.parent.name: stub.read_text(encoding="utf-8") for stub in sorted(_PACKAGE.glob("*/__init__.pyi"))}
+    return {"": (_PACKAGE / "__init__.pyi").read_text(encoding="utf-8"), **stubs}
 
 
 def pages() -> dict[str, str]:
@@ -56,7 +74,8 @@ def pages() -> dict[str, str]:
     index = [
         "# Python",
         "",
-        "Everything of `import spacedkd`; a name imports torch, if it needs it, only when it is first used.",
+        "Everything of `import spacedkd` and of its packages (`spacedkd.methods.KD`); a name imports torch, if it "
+        "needs it, only when it is first used.",
         "",
     ]
     found = {"api/index.md": "\n".join([*index, "| | |", "|---|---|", *rows]) + "\n"}

@@ -24,11 +24,9 @@ from safetensors.torch import load_file
 
 from spacedkd import (
     Ahead,
-    Blocks,
     DataSpec,
     Duration,
     EngineSpec,
-    Growing,
     MethodSpec,
     NetworkSpec,
     Offline,
@@ -36,12 +34,11 @@ from spacedkd import (
     OptimizerSpec,
     RateSpec,
     RunSpec,
-    Schedule,
     Spaced,
-    Window,
     train,
 )
 from spacedkd.methods import METHODS
+from spacedkd.schedule import Blocks, Growing, Schedule, Window
 
 BASE = RunSpec(
     data=DataSpec("digits", train_limit=40),

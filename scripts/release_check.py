@@ -20,7 +20,7 @@ USER_FILE = """\
 import spacedkd
 
 run = spacedkd.train(spacedkd.RunSpec(schedule=spacedkd.Spaced("1.5ep")), "runs/mine")
-reveal_type(run.accuracy)
+reveal_type(run.accuracies)
 spacedkd.RunSpec(epochs="ten")
 """
 TINY = "--data digits --train-limit 40 --width 4 --epochs 2 --batch-size 8 --interval 1ep --out runs/tiny"
@@ -58,12 +58,39 @@ def check_sdist(sdist: Path) -> None:
         raise SystemExit(f"{sdist.name} lacks {missing}")
 
 
-def try_out(wheel: Path, folder: Path) -> None:
-    """Install the wheel into an environment of its own, and use it."""
+INSTALL = "-m pip install --quiet --disable-pip-version-check -c".split()
+
+
+def try_out_slim(wheel: Path, folder: Path) -> None:
+    """Install the wheel without extras into an environment of its own, and use what that brings."""
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    install = "-m pip install --quiet --disable-pip-version-check -c".split()
-    _python(folder, *install, ROOT / "constraints.txt", wheel, "mypy")
+    _python(folder, *INSTALL, ROOT / "constraints.txt", wheel)
     _python(folder, "-m", "pip", "check")
+    print_size(folder)
+    says_how_to_add_the_rest(_python(folder, "-W", "error", ROOT / "scripts" / "slim_use.py", folder / "teacher"))
+    command = _run(folder, folder / "venv" / "bin" / "spacedkd", "train", check=False, errors=True)
+    says_how_to_add_the_rest(command)
+
+
+def says_how_to_add_the_rest(printed: str) -> None:
+    """Refuse what is not one line that ends with the command that adds the libraries for training."""
+    if len(printed.splitlines()) != 1 or not printed.rstrip().endswith("pip install 'spacedkd[train]'"):
+        raise SystemExit(f"a slim install does not say in one line how to add the rest; it prints:\n{printed}")
+
+
+def print_size(folder: Path) -> None:
+    """Print how many packages are installed, and how large they are."""
+    count = len(_python(folder, "-m", "pip", "list", "--format", "freeze").splitlines())
+    size = sum(path.stat().st_size for path in (folder / "venv").rglob("*") if path.is_file())
+    print(f"{count} packages, {size / 1e6:.0f} MB")
+
+
+def try_out(wheel: Path, folder: Path) -> None:
+    """Install the wheel with its extra `train` into an environment of its own, and use it."""
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    _python(folder, *INSTALL, ROOT / "constraints.txt", f"{wheel}[train]", "mypy")
+    _python(folder, "-m", "pip", "check")
+    print_size(folder)
     for command in (
         "spacedkd --version",
         "spacedkd list methods",
@@ -97,11 +124,12 @@ def _python(folder: Path, *words: str | Path) -> str:
     return _run(folder, folder / "venv" / "bin" / "python", *words)
 
 
-def _run(folder: Path, *words: str | Path, check: bool = True) -> str:
+def _run(folder: Path, *words: str | Path, check: bool = True, errors: bool = False) -> str:
     """What a command prints, run in the folder as if nothing of the repository were there."""
     print("$", shlex.join(str(word) for word in words), flush=True)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    done = subprocess.run(words, cwd=folder, env=clean, stdout=subprocess.PIPE, text=True, check=False)
+    to = subprocess.STDOUT if errors else None
+    done = subprocess.run(words, cwd=folder, env=clean, stdout=subprocess.PIPE, stderr=to, text=True, check=False)
     print(done.stdout, end="", flush=True)
     if check and done.returncode:
         raise SystemExit(f"exit code {done.returncode}: {shlex.join(str(word) for word in words)}")
@@ -113,8 +141,9 @@ def main(dist: Path) -> None:
     (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
     check_wheel(wheel)
     check_sdist(sdist)
-    with tempfile.TemporaryDirectory() as folder:
-        try_out(wheel.resolve(), Path(folder))
+    for try_it in (try_out_slim, try_out):
+        with tempfile.TemporaryDirectory() as folder:
+            try_it(wheel.resolve(), Path(folder))
     print(f"{wheel.name} and {sdist.name} are ready.")
 
 

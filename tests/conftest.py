@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import tyro
+from filelock import FileLock
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -27,6 +31,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # so too in processes that tests 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+READS = "get_class_tokenization_with_field"
 TINY = RunSpec(
     data=DataSpec("digits", train_limit=40),
     network=NetworkSpec("resnet18_small", {"width": 4, "layers": [1, 1, 1, 1]}),
@@ -41,6 +46,16 @@ TINY = RunSpec(
 """Five steps an epoch, fifteen in all."""
 
 
+def pytest_configure() -> None:
+    """Look for no garbage among the thousands of tests that are collected, nor ever in what was imported for them."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Tests of a module that share what is made once are one worker's, so that it is."""
     made: dict[str, Any] = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
@@ -49,8 +64,21 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
+LONG = (
+    "test_examples.py",
+    "test_stopping.py",
+    "test_user_code.py",
+    "test_pipeline.py",
+    "test_options.py",
+    "test_result.py",
+)
+"""tests that come before others, because one of them takes seconds: none is left for the end, when other workers wait;
+pytest-xdist itself begins with the groups of most tests"""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Ray's come last where whatever a process forks after them crashes (seen with Ray 2.60 and Python 3.13.0)."""
+    items.sort(key=lambda item: not item.nodeid.partition("::")[0].endswith(LONG))
     if sys.version_info >= (3, 13):
         items.sort(key=lambda item: "test_ray.py" in item.nodeid)
 
@@ -61,6 +89,15 @@ def forked() -> Iterator[None]:
     start()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(multiprocessing, "get_context", get_context)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sources_are_read_once() -> Iterator[None]:
+    """Tyro reads the source of every class of flags for each command line, which is a third of what that takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        if hasattr(tyro._docstrings, READS):
+            patch.setattr(tyro._docstrings, READS, cache(getattr(tyro._docstrings, READS)))
         yield
 
 
@@ -77,6 +114,18 @@ def tiny_with() -> Callable[..., RunSpec]:
         return replace(TINY, method=MethodSpec(method, options or {}), **changes)
 
     return make
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder that is made by the first worker of pytest that asks; all others wait for it and only read."""
+    root = factory.getbasetemp()
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / name
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            unfinished = folder.with_name(f"{name}, unfinished")
+            make(unfinished)
+            unfinished.rename(folder)
+    return folder
 
 
 def tensors(folder: Path) -> dict[str, Tensor]:

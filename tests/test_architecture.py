@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ LAYERS = [
     {"config"},
     {"learning_rate"},
     {"runs"},
+    {"methods.losses", "task"},
     {"data"},
     {"models"},
     {"methods"},
@@ -41,7 +44,8 @@ DOCS = SOURCE.parents[1] / "docs" / "architecture.md"
 ALL_FILES = sorted(SOURCE.rglob("*.py"))
 
 
-def imports(path: Path) -> set[str]:
+@cache
+def imports(path: Path) -> frozenset[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -49,7 +53,7 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+    return frozenset(found)
 
 
 def layer(module: str) -> int:
@@ -122,26 +126,46 @@ def test_the_schedule_and_the_spec_need_only_the_standard_library() -> None:
         assert outside(path) - heavy <= set(sys.stdlib_module_names), path
 
 
-def test_pages_and_tables_come_from_files_and_never_import_torch() -> None:
-    paths = [
+Loaded = dict[str, set[str]]
+"""the modules that one process has after each of several steps, by the step's name"""
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Loaded:
+    """One process does what imports little first, so that each step shows whether it imports what only a later may."""
+    pages = [
         *(SOURCE / "reporting").rglob("*.py"),
         *(SOURCE / "paper" / "report").rglob("*.py"),
         *(SOURCE / "paper" / "theory" / f"{name}.py" for name in ("page", "findings")),
     ]
-    assert imported(paths, {"torch", "timm", "numpy", "scipy"}) == "set()\n"
-
-
-def test_in_paper_only_what_trains_imports_torch() -> None:
     training = {SOURCE / "paper" / f"{name}.py" for name in ("reproduce", "store", "theory/experiment")}
-    assert imported([*({*(SOURCE / "paper").rglob("*.py")} - training)], {"torch", "timm"}) == "set()\n"
+    steps = {
+        "pages and tables": import_all(pages),
+        "paper": import_all([*({*(SOURCE / "paper").rglob("*.py")} - training)]),
+        "list of methods": "from spacedkd.methods import METHODS, build_method; assert 'kd' in METHODS",
+        "a method": "assert METHODS['kd'].__name__ == 'KD'",
+        "networks": "import spacedkd.models, timm; timm.create_model('resnet18_small', width=2)",
+        "training": "import spacedkd.training.train",
+    }
+    code = "import json, sys; steps = {}; "
+    code += "; ".join(f"{step}; steps[{name!r}] = [*sys.modules]" for name, step in steps.items())
+    code += "; print(json.dumps(steps))"
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    return {name: {*modules} for name, modules in json.loads(printed).items()}
 
 
-def imported(paths: list[Path], libraries: set[str]) -> str:
-    """Return which of these libraries are imported with the modules at these paths."""
+def import_all(paths: list[Path]) -> str:
+    """Return the statement that imports the modules at these paths."""
     parts = [path.relative_to(SOURCE.parent).with_suffix("").parts for path in paths]
-    names = [".".join(part for part in module if part != "__init__") for module in parts]
-    code = f"import sys, {', '.join(names)}; print({libraries} & {{*sys.modules}})"
-    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    return f"import {', '.join('.'.join(part for part in module if part != '__init__') for module in parts)}"
+
+
+def test_pages_and_tables_come_from_files_and_never_import_torch(loaded: Loaded) -> None:
+    assert loaded["pages and tables"] & {"torch", "timm", "numpy", "scipy"} == set()
+
+
+def test_in_paper_only_what_trains_imports_torch(loaded: Loaded) -> None:
+    assert loaded["paper"] & {"torch", "timm"} == set()
 
 
 def test_only_training_touches_the_distributed_engine_and_imports_it_in_one_place() -> None:
@@ -149,12 +173,10 @@ def test_only_training_touches_the_distributed_engine_and_imports_it_in_one_plac
     assert users == {"training/distributed.py", "training/loggers.py"}
 
 
-def test_a_run_imports_nothing_of_other_trainers() -> None:
+def test_a_run_imports_nothing_of_other_trainers(loaded: Loaded) -> None:
     """Fabric would import torchmetrics to know its version, and that transformers; afterwards it is as it was."""
-    code = (
-        "import sys, spacedkd.training.train; assert not {'torchmetrics', 'transformers', 'lightning'} & {*sys.modules}"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert {"torch", "lightning_fabric"} <= loaded["training"]
+    assert loaded["training"] & {"torchmetrics", "transformers", "lightning"} == set()
 
 
 def test_files_of_json_yaml_and_toml_are_parsed_in_one_place() -> None:
@@ -168,23 +190,12 @@ def test_no_file_is_called_by_a_name_that_says_nothing() -> None:
     assert not {path.stem for path in ALL_FILES} & {"utils", "common", "helpers", "misc"}
 
 
-def test_torchvision_is_only_imported_where_it_was_made_importable() -> None:
-    """timm imports it too; a package declares its operators before anything in the package is imported."""
-    for path in ALL_FILES:
-        if outside(path) & {"timm", "torchvision", "lightning", "transformers"}:
-            first = path if path.parent == SOURCE else path.parent / "__init__.py"
-            assert "spacedkd.runtime.torchvision_compat" in imports(first), path
+def test_methods_are_listed_without_torch(loaded: Loaded) -> None:
+    assert "torch" not in loaded["list of methods"]
+    assert "torch" in loaded["a method"]
 
 
-def test_methods_are_listed_without_torch() -> None:
-    code = (
-        "import sys; from spacedkd.methods import METHODS, build_method; "
-        "assert 'kd' in METHODS and 'torch' not in sys.modules; "
-        "assert METHODS['kd'].__name__ == 'KD' and 'torch' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_timm_knows_our_networks_after_the_import() -> None:
-    code = "import spacedkd.models, timm; timm.create_model('resnet18_small', width=2)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_timm_knows_our_networks_after_the_import(loaded: Loaded) -> None:
+    """The process has made one by its name."""
+    assert "timm" not in loaded["paper"]
+    assert "timm" in loaded["networks"]

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
-from spacedkd import MethodSpec, RunSpec, Spaced, read_spec, train
+from spacedkd import MethodSpec, RunSpec, SnapshotTeacher, Spaced, Targets, read_spec, seeded_loader, train
 from spacedkd.config.serialization import to_json
+from tests import forked
 from tests.conftest import assert_same_bits, tensors
 from tests.training.stopping import assert_same_run
 
@@ -32,7 +34,8 @@ def example(name: str) -> dict[str, Any]:
 def test_every_example_is_tested() -> None:
     tested = {"own_dataset", "own_loop", "own_method", "own_network", "spaced_versus_online", "text_classifier"}
     tested |= {"snapshots_own_loop", "snapshots_segmentation", "snapshots_accelerate", "snapshots_timm"}
-    tested |= {"snapshots_lightning", "snapshots_transformers"}
+    tested |= {"snapshots_lightning", "snapshots_transformers", "snapshots_of_checkpoints", "snapshots_trl"}
+    tested |= {"regression", "segmentation", "cached_targets_lm"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
 
 
@@ -50,12 +53,29 @@ def test_snapshots(name: str, least: float, tmp_path: Path) -> None:
     assert min(accuracy.values()) > least
 
 
+def test_cached_targets_of_a_language_model(tmp_path: Path) -> None:
+    """The second student has no teacher: it reads the eight likeliest characters of each position."""
+    lm = example("cached_targets_lm")
+    perplexity = lm["main"](tmp_path)
+    assert max(perplexity.values()) < 30 < lm["CLASSES"]
+    targets = Targets(tmp_path / "targets")
+    assert targets.steps == [*range(lm["STEPS"])]
+    teacher = SnapshotTeacher(tmp_path / "teacher", lm["INTERVAL"], lm["network"], total=lm["STEPS"])
+    (ids,) = next(iter(seeded_loader(lm["train"], lm["BATCH"], seed=0, steps=range(70, 71))))
+    live, cached = teacher.seek(70)(input_ids=ids).logits.softmax(-1), targets.read(70)["logits"].softmax(-1)
+    likeliest = live.topk(8).indices
+    torch.testing.assert_close(cached.gather(-1, likeliest), live.gather(-1, likeliest), rtol=1e-3, atol=1e-5)
+    whole = lm["STEPS"] * ids.numel() * lm["CLASSES"] * 4
+    assert sum(file.stat().st_size for file in (tmp_path / "targets").iterdir()) < 0.25 * whole
+
+
 def test_snapshots_accelerate_stopped_and_started_again(tmp_path: Path) -> None:
     assert len((EXAMPLES / "snapshots_accelerate.py").read_text().splitlines()) < 80
     main, last = example("snapshots_accelerate")["main"], "student/state-300/model.safetensors"
     whole = main(tmp_path / "whole")
     assert min(whole.values()) > 0.85
-    shutil.copytree(tmp_path / "whole" / "teacher", tmp_path / "stopped" / "teacher")
+    for folder in ("teacher", "snapshots"):
+        shutil.copytree(tmp_path / "whole" / folder, tmp_path / "stopped" / folder)
     main(tmp_path / "stopped", stop=150)
     assert not (tmp_path / "stopped" / last).exists()
     assert main(tmp_path / "stopped") == whole
@@ -117,6 +137,44 @@ def test_snapshots_transformers_stopped_and_started_again(tmp_path: Path) -> Non
     )
 
 
+def test_snapshots_of_checkpoints_train_no_teacher(tmp_path: Path) -> None:
+    """Of a training that is over; a second student learns the same from it."""
+    pytest.importorskip("transformers")
+    main = example("snapshots_of_checkpoints")["main"]
+    first = main(tmp_path)
+    assert min(first.values()) > 0.85
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "long ago").rglob("*")}
+    assert main(tmp_path) == first
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "long ago").rglob("*")} == before
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # TRL's own
+def test_snapshots_trl(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    transformers = pytest.importorskip("transformers")
+    assert len((EXAMPLES / "snapshots_trl.py").read_text().splitlines()) < 90
+    module = example("snapshots_trl")
+
+    class Notes(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if teachers:
+                updates.append(teachers[-1].updates)
+
+    updates: list[int | None] = []
+    teachers: list[Any] = []
+    spacing = module["Spacing"]
+
+    class Noting(spacing):  # type: ignore[misc, valid-type]
+        def teacher(self, *given: Any, **options: Any) -> Any:
+            teachers.append(super().teacher(*given, **options))
+            return teachers[-1]
+
+    module["main"].__globals__["Spacing"] = Noting
+    nats = module["main"](tmp_path, Notes())
+    assert updates == [15] * 15 + [30] * 15 + [45] * 15 + [60] * 15
+    assert max(nats.values()) < 7, "who guesses has log(1928) = 7.6"
+
+
 def test_spaced_versus_online(tmp_path: Path) -> None:
     accuracy = example("spaced_versus_online")["main"](tmp_path, epochs=2)
     assert accuracy.keys() == {"online", "spaced"}
@@ -124,19 +182,19 @@ def test_spaced_versus_online(tmp_path: Path) -> None:
 
 def test_own_network_killed_and_started_again(tmp_path: Path) -> None:
     """SIGKILL in the middle; the same command once more ends with the bits of a run that was never stopped."""
-    command = [sys.executable, str(EXAMPLES / "own_network.py")]
-    subprocess.run([*command, str(tmp_path / "whole")], check=True, stdout=subprocess.DEVNULL)
-    killed = tmp_path / "killed"
-    process = subprocess.Popen([*command, str(killed)], stdout=subprocess.DEVNULL)
+    script, killed = EXAMPLES / "own_network.py", tmp_path / "killed"
+    assert forked.run(script, tmp_path / "whole").returncode == 0
+    process = forked.Command(script, killed)
     while not (killed / "checkpoint" / "latest.safetensors").exists():
         assert process.poll() is None, "it ended before it could be killed"
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not (killed / "result.json").exists()
-    said = subprocess.run([*command, str(killed)], check=True, capture_output=True, text=True).stdout
+    again = forked.run(script, killed)
+    assert again.returncode == 0, again.stderr
     assert_same_run(tmp_path / "whole", killed)
-    assert float(said.partition(": ")[2].partition(" %")[0]) > 85
+    assert float(again.stdout.partition(": ")[2].partition(" %")[0]) > 85
 
 
 def test_own_dataset_is_the_same_with_any_number_of_workers(tmp_path: Path) -> None:
@@ -145,6 +203,13 @@ def test_own_dataset_is_the_same_with_any_number_of_workers(tmp_path: Path) -> N
         run = main(tmp_path / str(workers), epochs=2, workers=workers)
     assert run.score() > 0.5
     assert_same_bits(tensors(tmp_path / "0"), tensors(tmp_path / "2"))
+
+
+@pytest.mark.parametrize(("name", "epochs", "least"), [("regression", 8, 0.5), ("segmentation", 5, 0.45)])
+def test_other_tasks(name: str, epochs: float, least: float, tmp_path: Path) -> None:
+    """R² is 0 where the answer is always the mean; the mean IoU is below 1/3 where it is always background."""
+    run = example(name)["main"](tmp_path / "run", epochs)
+    assert run.score() > least
 
 
 def test_text_classifier(tmp_path: Path) -> None:

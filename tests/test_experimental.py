@@ -13,7 +13,7 @@ import torch
 from scipy.stats import ttest_rel
 from torch import Tensor, nn
 
-from spacedkd import Blocks, Snapshots, Spaced, UserError, train
+from spacedkd import Snapshots, Spaced, UserError, train
 from spacedkd.experimental import (
     Probe,
     _jensen_shannon,
@@ -25,6 +25,7 @@ from spacedkd.experimental import (
     shuffled,
     yoked,
 )
+from spacedkd.schedule import Blocks
 from tests.conftest import TINY
 
 COIN = Probe(torch.zeros(4, 1), torch.tensor([0, 0, 0, 1]))

@@ -8,12 +8,17 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterable
 from email.parser import Parser
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import yaml
-from scripts.release_check import check_wheel
+from packaging.requirements import Requirement
+from scripts.release_check import check_wheel, says_how_to_add_the_rest
+
+from spacedkd.runtime.errors import TRAIN_MODULES
 
 ROOT = Path(__file__).parent.parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -22,14 +27,20 @@ PYTHONS = ["3.11", "3.12", "3.13"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from what the repository holds, without a network."""
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    folder = tmp_path_factory.mktemp("wheel")
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path)
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", str(tmp_path)]
+        shutil.copy(ROOT / name, folder)
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", str(folder)]
     subprocess.run(build, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    (built,) = (folder / "dist").glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     check_wheel(wheel)
     archive = zipfile.ZipFile(wheel)
     files = {"py.typed", "__init__.pyi", "reporting/look.css", "reporting/study.json"}
@@ -39,6 +50,61 @@ def test_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
     assert said["Requires-Python"] == ">=3.11"
     assert said["License-Expression"] == "Apache-2.0"
     assert {*(said.get_all("Provides-Extra") or ())} == {*PROJECT["optional-dependencies"]}
+
+
+def needed_by(requirements: Iterable[str]) -> set[str]:
+    """Return the distributions here that these requirements, and theirs, ask for."""
+    found: set[str] = set()
+    waiting = [Requirement(text) for text in requirements]
+    while waiting:
+        requirement = waiting.pop()
+        if requirement.name in found or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        found.add(requirement.name)
+        waiting += map(Requirement, metadata.requires(requirement.name) or ())
+    return found
+
+
+def slim_environment(wheel: Path, folder: Path) -> Path:
+    """Return the Python of an environment with the wheel and what it asks for: links to what is installed here."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site,) = (folder / "lib").glob("python*/site-packages")
+    zipfile.ZipFile(wheel).extractall(site)
+    for name in needed_by(PROJECT["dependencies"]):
+        installed = metadata.distribution(name)
+        for top in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
+            if not (site / top).exists():
+                (site / top).symlink_to(Path(str(installed.locate_file(top))))
+    return folder / "bin" / "python"
+
+
+def test_a_slim_install_does_what_it_is_for_and_names_the_extra_for_the_rest(wheel: Path, tmp_path: Path) -> None:
+    assert needed_by(PROJECT["dependencies"]).isdisjoint({"timm", "torchvision", "pyarrow", "scipy", "pillow", "numba"})
+    python = slim_environment(wheel, tmp_path / "venv")
+
+    def run(*words: str | Path) -> tuple[int, str]:
+        command = [python, "-I", *words]
+        pipe, errors = subprocess.PIPE, subprocess.STDOUT
+        done = subprocess.run(command, cwd=tmp_path, stdout=pipe, stderr=errors, text=True, check=False)
+        return done.returncode, done.stdout
+
+    code, printed = run("-W", "error", ROOT / "scripts" / "slim_use.py", tmp_path / "teacher")
+    assert code == 0, printed
+    says_how_to_add_the_rest(printed)
+    code, printed = run("-m", "spacedkd", "train")
+    assert code == 2
+    says_how_to_add_the_rest(printed)
+    code, printed = run("-c", "import spacedkd; spacedkd.read_spec('spec.yaml')")
+    assert "spec.yaml" in printed
+    (tmp_path / "spec.yaml").write_text("epochs: 3")
+    assert "PyYAML" in run("-c", "import spacedkd; spacedkd.read_spec('spec.yaml')")[1].splitlines()[-1]
+
+
+def test_every_library_of_the_extra_train_is_one_that_a_message_can_name() -> None:
+    libraries = {Requirement(text).name for text in PROJECT["optional-dependencies"]["train"]}
+    modules = metadata.packages_distributions()
+    assert {name for module in TRAIN_MODULES for name in modules[module]} >= libraries - {"imagecorruptions-imaug"}
+    assert "imagecorruptions" in TRAIN_MODULES
 
 
 def test_every_python_that_is_named_is_tried() -> None:
@@ -52,7 +118,7 @@ def test_every_extra_is_in_all_or_for_those_who_work_on_the_project() -> None:
     extras = PROJECT["optional-dependencies"]
     gathered = re.fullmatch(r"spacedkd\[(.*)\]", extras["all"][0])
     assert gathered is not None
-    assert {*gathered[1].split(",")} == {*extras} - {"all", "docs", "dev"}
+    assert {*gathered[1].split(",")} == {*extras} - {"all", "docs", "dev", "mlflow"}
     assert "spacedkd[all,docs]" in extras["dev"]
 
 

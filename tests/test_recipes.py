@@ -13,20 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from spacedkd import (
-    KD,
-    Duration,
-    MethodSpec,
-    NetworkSpec,
-    Online,
-    RunSpec,
-    SelfKD,
-    Spaced,
-    Turn,
-    UserError,
-    load_student,
-    train,
-)
+from spacedkd import Duration, MethodSpec, NetworkSpec, Online, RunSpec, Spaced, UserError, load_student, train
 from spacedkd.cli import main
 from spacedkd.cli.flags import parse
 from spacedkd.cli.overrides import to_spec
@@ -35,10 +22,10 @@ from spacedkd.config.resolve import resolve
 from spacedkd.config.serialization import from_json, to_json, value_at
 from spacedkd.data.inputs import DataInfo
 from spacedkd.data.sources import resolve_data
-from spacedkd.methods import build_method
+from spacedkd.methods import KD, SelfKD, build_method
 from spacedkd.models.factory import build_network
 from spacedkd.runs.journal import read_journal
-from spacedkd.schedule import ReleasedSelfKD
+from spacedkd.schedule import ReleasedSelfKD, Turn
 from spacedkd.training.build import build_models
 from tests.conftest import assert_same_bits
 from tests.docs.blocks import ROOT

@@ -7,21 +7,18 @@ from typing import Any
 
 import pytest
 
-from spacedkd import (
-    Ahead,
+from spacedkd import Ahead, Duration, Offline, Online, Spaced, UserError
+from spacedkd.schedule import (
     Blocks,
-    Duration,
     Growing,
-    Offline,
-    Online,
+    ReleasedSelfKD,
     Schedule,
-    Spaced,
     Turn,
-    UserError,
     Window,
+    describe_schedule,
     in_steps,
+    interval_of,
 )
-from spacedkd.schedule import ReleasedSelfKD, describe_schedule, interval_of
 from spacedkd.timeline import group_turns
 
 PAIR = ("teacher", "student")

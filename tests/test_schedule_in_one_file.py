@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from spacedkd import RunSpec, Spaced, Turn, UserError, Window
+from spacedkd import RunSpec, Spaced, UserError
 from spacedkd.cli import main
 from spacedkd.cli.flags import parse
 from spacedkd.cli.overrides import to_spec
@@ -20,7 +20,7 @@ from spacedkd.comparison.document import read_arms
 from spacedkd.comparison.results import compare_runs
 from spacedkd.config.serialization import from_json, to_json
 from spacedkd.reporting.schedules import schedule_section
-from spacedkd.schedule import SCHEDULES, BaseSchedule, Schedule, describe_schedule, interval_of
+from spacedkd.schedule import SCHEDULES, BaseSchedule, Schedule, Turn, Window, describe_schedule, interval_of
 from spacedkd.timeline import TeacherUpdates
 from tests.reporting.fake_runs import FakeArm, write_runs
 

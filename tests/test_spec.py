@@ -14,11 +14,9 @@ import pytest
 from spacedkd import (
     Ahead,
     AugmentSpec,
-    Blocks,
     DataSpec,
     Duration,
     EngineSpec,
-    Growing,
     MethodSpec,
     NetworkSpec,
     Offline,
@@ -26,15 +24,13 @@ from spacedkd import (
     OptimizerSpec,
     RateSpec,
     RunSpec,
-    Schedule,
     Spaced,
-    Turn,
     UserError,
-    Window,
     read_spec,
 )
 from spacedkd.config.optimizer import WITH_MOMENTUM, WITHOUT_MOMENTUM
 from spacedkd.config.serialization import from_json, to_json
+from spacedkd.schedule import Blocks, Growing, Schedule, Turn, Window
 
 
 @dataclass(frozen=True)

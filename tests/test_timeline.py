@@ -9,21 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from spacedkd import (
-    Ahead,
-    Blocks,
-    Duration,
-    Growing,
-    Offline,
-    Online,
-    Schedule,
-    Spaced,
-    Turn,
-    UserError,
-    Window,
-    in_steps,
-)
-from spacedkd.schedule import ReleasedSelfKD
+from spacedkd import Ahead, Duration, Offline, Online, Spaced, UserError
+from spacedkd.schedule import Blocks, Growing, ReleasedSelfKD, Schedule, Turn, Window, in_steps
 from spacedkd.timeline import TeacherUpdates, Timeline, forward_only_turns, group_turns, timeline_turns, updates_seen
 
 PAIR = ("teacher", "student")

@@ -16,26 +16,19 @@ from torch import Tensor, nn
 import spacedkd
 from spacedkd import (
     AugmentSpec,
-    Batch,
-    Classifier,
     DataSpec,
     EngineSpec,
-    Ingredients,
-    Method,
     MethodSpec,
-    Models,
     NetworkSpec,
     OptimizerSpec,
-    Progress,
     RateSpec,
     RunSpec,
-    Schedule,
     Spaced,
-    Turn,
-    Window,
-    in_steps,
 )
-from spacedkd.schedule import BaseSchedule, Duration, describe_schedule
+from spacedkd.data import Batch
+from spacedkd.methods import Ingredients, Method, Models, Progress
+from spacedkd.models import Classifier
+from spacedkd.schedule import BaseSchedule, Duration, Schedule, Turn, Window, describe_schedule, in_steps
 
 
 @dataclass(frozen=True)

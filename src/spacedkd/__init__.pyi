@@ -1,8 +1,13 @@
-from . import learning_rate as learning_rate
-from .comparison.compare import ComparisonForecast as ComparisonForecast
+# ruff: noqa: I001  grouped by what they are for
+# Train, compare, evaluate, give away
 from .comparison.compare import compare as compare
-from .comparison.compare import forecast_comparison as forecast_comparison
-from .comparison.document import Comparison as Comparison
+from .evaluation.evaluate import evaluate as evaluate
+from .exporting.export import export as export
+from .reporting.notebook import report as report
+from .training.forecast import forecast as forecast
+from .training.train import train as train
+
+# What a run is
 from .config.optimizer import OptimizerSpec as OptimizerSpec
 from .config.optimizer import RateSpec as RateSpec
 from .config.recipes import recipe as recipe
@@ -13,82 +18,41 @@ from .config.spec import MethodSpec as MethodSpec
 from .config.spec import NetworkSpec as NetworkSpec
 from .config.spec import RunSpec as RunSpec
 from .config.spec import read_spec as read_spec
-from .data.dataloader import SeededBatchSampler as SeededBatchSampler
-from .data.dataloader import SeededCollate as SeededCollate
-from .data.dataloader import SeededDataset as SeededDataset
-from .data.dataloader import seeded_loader as seeded_loader
-from .data.images import Images as Images
-from .data.inputs import DataInfo as DataInfo
-from .data.stream import Batch as Batch
-from .data.stream import DatasetStream as DatasetStream
-from .data.stream import Stream as Stream
-from .data.stream import TrainingStream as TrainingStream
-from .data.stream import View as View
-from .evaluation.adversarial import Adversarial as Adversarial
-from .evaluation.adversarial import Attack as Attack
-from .evaluation.confusion import Confusion as Confusion
-from .evaluation.corruptions import Corruptions as Corruptions
-from .evaluation.curvature import Curvature as Curvature
-from .evaluation.evaluate import evaluate as evaluate
-from .evaluation.instrument import EvaluationSpec as EvaluationSpec
-from .evaluation.instrument import Instrument as Instrument
-from .evaluation.weight_noise import WeightNoise as WeightNoise
-from .exporting.export import Exported as Exported
-from .exporting.export import export as export
-from .methods import losses as losses
-from .methods.ban import BAN as BAN
-from .methods.base import Ingredients as Ingredients
-from .methods.base import Method as Method
-from .methods.base import Models as Models
-from .methods.base import Progress as Progress
-from .methods.ctkd import CTKD as CTKD
-from .methods.dkd import DKD as DKD
-from .methods.dlb import DLB as DLB
-from .methods.dml import DML as DML
-from .methods.eskd import ESKD as ESKD
-from .methods.fitnet import FitNet as FitNet
-from .methods.hinton import Hinton as Hinton
-from .methods.kd import KD as KD
-from .methods.kdcl import KDCL as KDCL
-from .methods.lskd import LSKD as LSKD
-from .methods.no_kd import NoKD as NoKD
-from .methods.one import ONE as ONE
-from .methods.pcl import PCL as PCL
-from .methods.ps_kd import PSKD as PSKD
-from .methods.self_kd import SelfKD as SelfKD
-from .methods.shake import SHAKE as SHAKE
-from .methods.takd import TAKD as TAKD
-from .methods.tsb import TSB as TSB
-from .models.classifier import Classifier as Classifier
-from .models.classifier import Prediction as Prediction
-from .models.early_exits import EarlyExits as EarlyExits
+
+# Who learns when; more of them, and a schedule of your own: `schedule`
+from .schedule import Ahead as Ahead
+from .schedule import Duration as Duration
+from .schedule import Offline as Offline
+from .schedule import Online as Online
+from .schedule import Spaced as Spaced
+
+# What a run leaves
 from .models.student_io import load_student as load_student
-from .reporting.notebook import Report as Report
-from .reporting.notebook import report as report
-from .runs.predictions import ImagePrediction as ImagePrediction
-from .runs.predictions import Predictions as Predictions
 from .runs.result import Run as Run
 from .runs.result import read_run as read_run
+
+# Training loops of your own, and other trainers
+from .data.dataloader import seeded_loader as seeded_loader
+from .integrations.spacing import Spacing as Spacing
+from .methods import losses as losses
+from .models.freezing import learning as learning
+from .trajectory.snapshot_teacher import Snapshots as Snapshots
+from .trajectory.snapshot_teacher import SnapshotTeacher as SnapshotTeacher
+from .trajectory.targets import Targets as Targets
+
+# Errors, and stopping
 from .runtime.errors import Diverged as Diverged
 from .runtime.errors import UserError as UserError
 from .runtime.signals import Signals as Signals
 from .runtime.signals import Stopped as Stopped
-from .schedule import Ahead as Ahead
-from .schedule import Blocks as Blocks
-from .schedule import Duration as Duration
-from .schedule import Growing as Growing
-from .schedule import Offline as Offline
-from .schedule import Online as Online
-from .schedule import Schedule as Schedule
-from .schedule import Spaced as Spaced
-from .schedule import Turn as Turn
-from .schedule import Window as Window
-from .schedule import in_steps as in_steps
-from .training.forecast import Forecast as Forecast
-from .training.forecast import forecast as forecast
-from .training.learner import learning as learning
-from .training.loggers import RunLogger as RunLogger
-from .training.loop import Event as Event
-from .training.train import train as train
-from .trajectory.snapshot_teacher import Snapshots as Snapshots
-from .trajectory.snapshot_teacher import SnapshotTeacher as SnapshotTeacher
+
+# Packages and modules with names of their own
+from . import comparison as comparison
+from . import data as data
+from . import evaluation as evaluation
+from . import exporting as exporting
+from . import learning_rate as learning_rate
+from . import methods as methods
+from . import models as models
+from . import schedule as schedule
+from . import training as training

@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 if not sys.flags.safe_path and Path(sys.path[0]) != Path(__file__).parent.parent:
@@ -21,10 +22,24 @@ def main() -> None:
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:  # not where it is ignored, as in the background
         signal.signal(signal.SIGINT, _exit_at_once)
-    from spacedkd.cli import main as command
-
+    command = _command()
     signal.signal(signal.SIGINT, handler)
     command()
+
+
+def _command() -> Callable[[], None]:
+    """Return the command line; where its libraries are not installed, print how to install them, and exit."""
+    from spacedkd.runtime.errors import not_installed
+
+    try:
+        from spacedkd.cli import main as command
+    except ModuleNotFoundError as error:
+        explained = not_installed("The command line", error)
+        if explained is None:
+            raise
+        print(f"spacedkd: {explained}", file=sys.stderr)
+        sys.exit(2)
+    return command
 
 
 def _exit_at_once(number: int, frame: object) -> None:

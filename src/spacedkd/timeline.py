@@ -125,6 +125,17 @@ class Timeline:
         for number in range(done, len(self)):
             yield Turn(self._roles[self._role_numbers[number]], self._steps[number])
 
+    def in_parts(self, role: str, steps: int) -> "Timeline":
+        """Return this timeline with the blocks of a role cut before each multiple of a number of steps.
+
+        A part is a block that begins with its own role: as after a resume in the middle of a block.
+
+        >>> timeline = Timeline(("a", "b"), Spaced("5st").turns(("a", "b"), range(5)), ("a", "b")).in_parts("b", 2)
+        >>> [(block.role, block.start, [*block.steps]) for block in timeline.blocks()]
+        [('a', 0, [0, 1, 2, 3, 4]), ('b', 5, [0, 1]), ('b', 7, [2, 3]), ('b', 9, [4])]
+        """
+        return _TimelineInParts(self, role, steps)
+
     def blocks(self, after: int = 0) -> Iterator[Block]:
         """Yield the blocks after the first `after` turns; of a block that is partly done, the turns that are left."""
         steps, start = memoryview(self._steps), after  # a view: an offline run has one block of all steps
@@ -186,6 +197,23 @@ class Timeline:
         return replays
 
 
+class _TimelineInParts(Timeline):
+    def __init__(self, whole: Timeline, role: str, steps: int) -> None:
+        vars(self).update(vars(whole))
+        self._whole, self._role, self._part = whole, role, steps
+
+    def blocks(self, after: int = 0) -> Iterator[Block]:
+        for block in self._whole.blocks(after):
+            start, numbers = block.start, block.steps
+            for _, part in groupby(numbers, key=lambda step: step // self._part if block.role == self._role else 0):
+                steps = [*part]
+                yield Block(block.role, start, steps)
+                start += len(steps)
+
+    def is_replay(self, turn: Turn) -> bool:
+        return self._whole.is_replay(turn)
+
+
 def describe_order(timeline: Timeline, most: int = 4) -> str:
     """Return the steps of the first `most` blocks, in words.
 
@@ -230,7 +258,16 @@ def updates_seen(turns: Iterable[Turn], leader: str, by: str) -> set[int]:
     >>> updates_seen(Spaced("2st").turns(("teacher", "student"), range(5)), "teacher", by="student")
     {2, 4, 5}
     """
-    return {updates for turn, updates, _ in _leader_progress(turns, leader) if turn.role == by}
+    return {updates for _, updates in updates_by_step(turns, leader, by)}
+
+
+def updates_by_step(turns: Iterable[Turn], leader: str, by: str) -> Iterator[tuple[int, int]]:
+    """Yield each step of role `by`, in the order of its turns, with the leader's number of updates before it.
+
+    >>> [*updates_by_step(Spaced("2st").turns(("teacher", "student"), range(3)), "teacher", by="student")]
+    [(0, 2), (1, 2), (2, 3)]
+    """
+    return ((turn.step, updates) for turn, updates, _ in _leader_progress(turns, leader) if turn.role == by)
 
 
 class TeacherUpdates:
@@ -251,9 +288,7 @@ class TeacherUpdates:
         """
         steps_per_epoch = None if steps_per_epoch is None else whole_number("steps_per_epoch", steps_per_epoch, 1)
         total = None if total is None else whole_number("total", total, 1)
-        if isinstance(interval, Duration | int):
-            interval = Spaced(interval)
-        schedule = as_schedule(interval, "interval")
+        schedule = parse_interval(interval)
         units = {*_units(schedule)}
         if steps_per_epoch is None and "ep" in units:
             raise UserError(
@@ -292,10 +327,25 @@ class TeacherUpdates:
         steps = range(update)
         return update > 0 and self.at(bisect_left(steps, update, key=self.at)) == update
 
+    def needed(self) -> Sequence[int]:
+        """Return all numbers of updates after which a student of this schedule sees the teacher, in order.
+
+        >>> TeacherUpdates(2, total=5).needed()
+        [2, 4, 5]
+        """
+        if self.total is None:
+            raise UserError("Which snapshots a run needs depends on its length: give total=, its number of steps.")
+        return sorted(self._updates_seen if self._updates else {self.at(step) for step in range(self.total)})
+
     @cached_property
     def _updates_seen(self) -> frozenset[int]:
         """The numbers of updates in a schedule without a formula; -1 is a step that the student leaves out."""
         return frozenset(self._updates) - {-1}
+
+
+def parse_interval(interval: Schedule | Duration | str | int) -> Schedule:
+    """Return the schedule of an interval: a number of steps, a length such as "1.5ep", or any schedule."""
+    return as_schedule(Spaced(interval) if isinstance(interval, Duration | int) else interval, "interval")
 
 
 def _units(plan: Any) -> Iterator[str]:

@@ -13,11 +13,11 @@ from spacedkd import (
     OptimizerSpec,
     RateSpec,
     RunSpec,
-    Schedule,
     Spaced,
 )
 from spacedkd.paper.scales import scale_of
 from spacedkd.paper.tables.self_ import self_kd, spaced_self_kd, twice_as_long
+from spacedkd.schedule import Schedule
 
 COSINE_RATES = (0.03, 0.1)
 """among which the protocol chooses the peak of the cosine"""

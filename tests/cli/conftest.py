@@ -11,6 +11,7 @@ import pytest
 from spacedkd.cli import main
 from spacedkd.runtime.errors import on_command_line
 from tests.cli.test_cli import TINY
+from tests.conftest import made_once
 
 
 @pytest.fixture(autouse=True)
@@ -23,12 +24,15 @@ def command_line() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two seeds of two arms, and a spaced self-KD arm with several heads."""
-    out = tmp_path_factory.mktemp("runs")
-    for name, flags in (("kd", "--method kd"), ("spaced", "--method kd --interval 1ep"), ("self", "--method self-kd")):
-        for seed in ("0", "1"):
-            folder = out / name / seed
-            main(["train", *TINY, *flags.split(), "--seed", seed, "--set", f"label={name}", "--out", str(folder)])
-    return out
+    arms = (("kd", "--method kd"), ("spaced", "--method kd --interval 1ep"), ("self", "--method self-kd"))
+
+    def train(out: Path) -> None:
+        for name, flags in arms:
+            for seed in ("0", "1"):
+                folder = out / name / seed
+                main(["train", *TINY, *flags.split(), "--seed", seed, "--set", f"label={name}", "--out", str(folder)])
+
+    return made_once(tmp_path_factory, "runs to evaluate", train)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spacedkd import Online, Spaced, UserError, Window
+from spacedkd import Online, Spaced, UserError
 from spacedkd.cli import main
 from spacedkd.cli.compare import make_arms
 from spacedkd.cli.flags import Given
@@ -15,6 +15,7 @@ from spacedkd.cli.overrides import to_spec
 from spacedkd.config.resolve import resolve_method, resolve_spec
 from spacedkd.config.serialization import to_json
 from spacedkd.methods import METHODS
+from spacedkd.schedule import Window
 
 BASE = {"interval": "2ep", "epochs": 6.0}
 WITHOUT = {  # what is about another method than those

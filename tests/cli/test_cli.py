@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 import timm
 
-from spacedkd import Ahead, Blocks, Growing, Offline, Online, RunSpec, Spaced, Window, read_spec
+from spacedkd import Ahead, Offline, Online, RunSpec, Spaced, read_spec
 from spacedkd.cli import main
 from spacedkd.cli.compare import parse_arm
 from spacedkd.cli.flags import parse
 from spacedkd.cli.overrides import folder_name, to_spec
+from spacedkd.schedule import Blocks, Growing, Window
 from tests.data.on_disk import class_folders
 
 NETWORK = "--network resnet18_small --width 4 --set network.layers=[1,1,1,1]"

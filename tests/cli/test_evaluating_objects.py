@@ -83,7 +83,7 @@ def test_the_same_from_python(own: ModuleType, tmp_path: Path) -> None:
     found = evaluate(run, network=own.make, data=own.images())
     assert found["instruments"]["accuracy"]["models"]["student"]["test"]["heads"]["final"]["top1"] == run.score()
     assert json.loads((tmp_path / "run" / "evaluation.json").read_text()) == found
-    noise = spacedkd.EvaluationSpec([spacedkd.WeightNoise(draws=2)])
+    noise = spacedkd.evaluation.EvaluationSpec([spacedkd.evaluation.WeightNoise(draws=2)])
     noisy = evaluate(tmp_path / "run", noise, network=own.make, data=own.images())
     assert [*noisy["instruments"]] == ["accuracy", "weight_noise"]
 

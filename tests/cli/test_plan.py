@@ -10,12 +10,14 @@ from typing import cast
 
 import pytest
 
-from spacedkd import ComparisonForecast, Forecast, RunSpec
+from spacedkd import RunSpec
 from spacedkd.cli import main
 from spacedkd.cli.compare import say_comparison
 from spacedkd.cli.train import say_planned
+from spacedkd.comparison import ComparisonForecast
 from spacedkd.config.resolve import ResolvedRun
 from spacedkd.reporting.formatting import THIN_SPACE
+from spacedkd.training import Forecast
 from tests.cli.test_cli import TINY
 from tests.training.test_forecast import contents
 

@@ -16,21 +16,12 @@ import pytest
 import torch
 from torch import nn
 
-from spacedkd import (
-    DatasetStream,
-    OptimizerSpec,
-    RunSpec,
-    UserError,
-    evaluate,
-    load_student,
-    read_run,
-    read_spec,
-    train,
-)
+from spacedkd import OptimizerSpec, RunSpec, UserError, evaluate, load_student, read_run, read_spec, train
 from spacedkd.cli import main
 from spacedkd.cli.flags import parse
 from spacedkd.config.serialization import from_json, to_json
 from spacedkd.config.spec import NetworkSpec
+from spacedkd.data import DatasetStream
 from spacedkd.data.stream import View, batches
 from spacedkd.models.pretrained import load_weights
 from spacedkd.runtime.user_code import Inherited, load_object, mark_names, working_in
@@ -43,7 +34,7 @@ from pathlib import Path
 Path("imported").write_text("")
 import own_layers
 from dataclasses import dataclass
-from spacedkd import KD
+from spacedkd.methods import KD
 
 
 def make(**_):

@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from spacedkd import Diverged, Duration, Event, OptimizerSpec, RunSpec, Spaced, Stopped, train
+from spacedkd import Diverged, Duration, OptimizerSpec, RunSpec, Spaced, Stopped, train
 from spacedkd.cli import main
 from spacedkd.cli.status import listed
 from spacedkd.reporting.progress import RoleBars, in_words, line
 from spacedkd.runs.status import PROGRESS, state_of
 from spacedkd.runtime.files import HOST
+from spacedkd.training import Event
 from tests.reporting.fake_runs import FakeArm, write_runs
 from tests.training.stopping import train_until
 

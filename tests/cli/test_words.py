@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from spacedkd import KD
+from spacedkd.methods import KD
 
 class Net(nn.Sequential):
     def __init__(self, deep: bool, language: str = "en", free=None):

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from tests import forked
+
 
 def holder(folder: Path) -> int:
     """The process that holds a run's folder."""
@@ -40,7 +42,7 @@ def _lives(process: int) -> bool:
         return False
 
 
-def wait_until(there: Callable[[], object], process: subprocess.Popen[str]) -> None:
+def wait_until(there: Callable[[], object], process: subprocess.Popen[str] | forked.Command) -> None:
     while not there():
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)

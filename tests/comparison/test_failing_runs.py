@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from spacedkd import Diverged, Event, UserError, compare, read_spec, train
+from spacedkd import Diverged, UserError, compare, read_spec, train
 from spacedkd.cli import main
 from spacedkd.cli.flags import parse
 from spacedkd.cli.overrides import to_spec
@@ -27,6 +27,7 @@ from spacedkd.runs.status import state_of
 from spacedkd.runtime.errors import CannotWrite, Moved, RunFailed, SnapshotsGone
 from spacedkd.runtime.files import write_json
 from spacedkd.runtime.signals import Stopped
+from spacedkd.training import Event
 from tests.comparison.fragile import VARIABLE, Fragile, Own
 from tests.comparison.processes import holder
 from tests.conftest import TINY

@@ -245,6 +245,6 @@ def test_no_cluster_and_no_ray_are_one_line(tmp_path: Path, monkeypatch: pytest.
         run_jobs(jobs, None, silent, ray="nonsense")
     monkeypatch.delitem(sys.modules, "spacedkd.comparison.ray_pool")
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match="pip install 'ray>=2.40'"):
+    with pytest.raises(UserError, match=r"pip install 'spacedkd\[ray\]'"):
         run_jobs(jobs, None, silent, ray="auto")
     assert not [*tmp_path.iterdir()]

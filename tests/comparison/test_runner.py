@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from spacedkd import DataSpec, EngineSpec, Event, MethodSpec, RunSpec, Spaced, UserError, read_run, train
+from spacedkd import DataSpec, EngineSpec, MethodSpec, RunSpec, Spaced, UserError, read_run, train
 from spacedkd import compare as compare_arms
 from spacedkd.comparison.job import Job
 from spacedkd.comparison.results import compare_runs, find_runs
@@ -18,6 +18,7 @@ from spacedkd.comparison.scheduler import equal_cost_controls, plan_jobs, run_jo
 from spacedkd.data import folders as below
 from spacedkd.data import folders as disk
 from spacedkd.runs.folder import RunFolder
+from spacedkd.training import Event
 from tests.conftest import TINY, tensors
 from tests.data.on_disk import class_folders
 

@@ -11,19 +11,7 @@ from typing import Any
 
 import pytest
 
-from spacedkd import (
-    Ahead,
-    Blocks,
-    MethodSpec,
-    NetworkSpec,
-    Offline,
-    RunSpec,
-    Schedule,
-    Spaced,
-    compare,
-    read_spec,
-    train,
-)
+from spacedkd import Ahead, MethodSpec, NetworkSpec, Offline, RunSpec, Spaced, compare, read_spec, train
 from spacedkd.comparison.job import Job
 from spacedkd.comparison.results import compare_runs as compare_folders
 from spacedkd.comparison.scheduler import plan_jobs, run_jobs
@@ -40,6 +28,7 @@ from spacedkd.data.sources import Library
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.files import write_json
 from spacedkd.runtime.signals import Stopped
+from spacedkd.schedule import Blocks, Schedule
 from spacedkd.training.build import build_models
 from spacedkd.trajectory.replay import _needed_document, read_oldest_needed
 from tests.conftest import TINY, of_model

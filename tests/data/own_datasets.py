@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
-from spacedkd import Batch
+from spacedkd.data import Batch
 from spacedkd.data.inputs import tensors
 from tests.data.on_disk import picture
 

@@ -14,16 +14,15 @@ from torchvision import transforms as T
 from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
-from spacedkd import AugmentSpec, Images
-from spacedkd.data import transforms
+from spacedkd import AugmentSpec
+from spacedkd.data import Images, transforms
+from spacedkd.data.generators import preserve_generators, seed_generators
 from spacedkd.data.images import to_bytes, to_image
 from spacedkd.data.transforms import (
     AUGMENTATIONS,
     ImageByImage,
     apply_affine,
     draw_affine,
-    preserve_generators,
-    seed_generators,
 )
 from spacedkd.runtime.seeds import seed_for
 from tests.data.on_disk import picture

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from spacedkd import AugmentSpec, Batch, DataSpec, TrainingStream
+from spacedkd import AugmentSpec, DataSpec
+from spacedkd.data import Batch, TrainingStream
 from spacedkd.data.images import Encoded, Images
 from spacedkd.data.run_data import RunData
 from spacedkd.data.sources import load

@@ -14,7 +14,8 @@ from lightning_fabric.utilities.data import _set_sampler_epoch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from spacedkd import DatasetStream, SeededBatchSampler, SeededCollate, SeededDataset, UserError, seeded_loader
+from spacedkd import UserError, seeded_loader
+from spacedkd.data import DatasetStream, SeededBatchSampler, SeededCollate, SeededDataset
 
 STEPS_PER_EPOCH = 4  # 14 items by 4
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from spacedkd import DataSpec, TrainingStream, UserError
+from spacedkd import DataSpec, UserError
+from spacedkd.data import TrainingStream
 from spacedkd.data.inputs import tensors
 from spacedkd.data.sources import load
 from spacedkd.data.stream import DatasetStream, View, batches
@@ -186,7 +187,7 @@ def test_an_odd_item_is_named_in_one_line(usual: Any, odd: Any, said: str, worke
         ((IMAGE, "cat"), None, "must be as many whole numbers"),
         ((IMAGE, True), None, "must be as many whole numbers"),
         ((IMAGE, torch.tensor([1, 2])), None, r"whole numbers, or \[4, classes\] shares; got int64\[4, 2\]"),
-        ((IMAGE, torch.tensor([0.5, 0.4, 0.2])), None, "shares that do not sum to one"),
+        ((IMAGE, torch.tensor([0.5, 0.4, 0.2])), None, "no shares of classes that sum to one"),
         ((IMAGE, torch.tensor([0.5, 0.5])), None, r"must be \[4, 3\], got float32\[4, 2\]"),
         (IMAGE, None, r"A batch must be \(inputs, labels\).*got float32\[4, 3, 4, 4\]"),
         ({"x": IMAGE}, None, "A batch must be"),

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spacedkd import Batch
+from spacedkd.data import Batch
 from spacedkd.data.inputs import call, row_count, to_device
 
 CPU = torch.device("cpu")

@@ -15,12 +15,13 @@ from scipy import stats
 from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
-from spacedkd import DataSpec, EvaluationSpec, NetworkSpec, RunSpec, UserError, evaluate, train
+from spacedkd import DataSpec, NetworkSpec, RunSpec, UserError, evaluate, train
 from spacedkd.cli import main
 from spacedkd.data.images import Encoded, Images
 from spacedkd.data.run_data import RunData, from_datasets, label_shifts
 from spacedkd.data.sources import load
 from spacedkd.data.stream import View, batches
+from spacedkd.evaluation import EvaluationSpec
 from spacedkd.evaluation.weight_noise import WeightNoise
 from spacedkd.reporting import findings
 from spacedkd.runs.result import read_run

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from spacedkd import AugmentSpec, DataSpec, TrainingStream
+from spacedkd import AugmentSpec, DataSpec
+from spacedkd.data import TrainingStream
 from spacedkd.data.sources import load
 from spacedkd.data.transforms import Mix
 

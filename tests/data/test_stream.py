@@ -10,7 +10,8 @@ import sys
 import pytest
 import torch
 
-from spacedkd import AugmentSpec, Batch, DataSpec, TrainingStream, UserError
+from spacedkd import AugmentSpec, DataSpec, UserError
+from spacedkd.data import Batch, TrainingStream
 from spacedkd.data import stream as stream_module
 from spacedkd.data.sources import load
 from spacedkd.data.stream import View, batches, evaluation_batches

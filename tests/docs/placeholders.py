@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
-from spacedkd import KD, MethodSpec, RunSpec, Spaced, train
+from spacedkd import MethodSpec, RunSpec, Spaced, train
 from spacedkd.cli import main
+from spacedkd.methods import KD
 from tests.conftest import TINY
 from tests.data import on_disk
 

@@ -54,7 +54,11 @@ def test_every_page_is_in_the_navigation_once() -> None:
 
 def test_every_public_name_is_on_a_page() -> None:
     names = [name.rpartition(".")[2] for page in api_pages.public_names().values() for name in page]
-    assert sorted(names) == sorted(dir(spacedkd))
+    packages = {name: module for name in dir(spacedkd) if hasattr(module := getattr(spacedkd, name), "__path__")}
+    public = {name for module in (spacedkd, *packages.values()) for name in dir(module)}
+    assert {*names} == (public - {*packages, "schedule"}) | {*api_pages.SCHEDULES}
+    assert len({*names}) == len(names)
+    assert all(hasattr(spacedkd.schedule, name) for name in api_pages.SCHEDULES)
 
 
 def test_every_flag_is_on_the_page_about_the_command_line() -> None:
@@ -88,14 +92,17 @@ def test_every_quirk_is_explained() -> None:
 
 
 def test_nobody_is_told_to_install_from_an_index_what_is_on_none() -> None:
-    """Messages name the libraries of an extra (`errors.install_command`), pages the section Install of README."""
+    """Messages name an extra of what is installed (`errors.install_command`), pages the section Install of README.
+
+    `pip install 'spacedkd[ray]'` keeps the spacedkd that is installed, and adds libraries from the index.
+    """
     places = [
         ROOT / "README.md",
         *(path for name in ("src", "docs", "examples") for path in (ROOT / name).rglob("*.*")),
     ]
     texts = {path: path.read_text() for path in places if path.suffix in (".py", ".md", ".pyi", ".toml", ".js")}
     assert len(texts) > 100
-    by_name = re.compile(r"pip3? install [^\n`]*?['\" ]spacedkd(?![-\w])")
+    by_name = re.compile(r"pip3? install [^\n`]*?['\" ]spacedkd(?![-\w\[])")
     assert {str(path) for path, text in texts.items() if by_name.search(text)} == set()
 
 

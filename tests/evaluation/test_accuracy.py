@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from spacedkd import Batch, Prediction
+from spacedkd.data import Batch
 from spacedkd.evaluation.scores import correct
+from spacedkd.models import Prediction
 
 DEEP = torch.tensor([[3.0, 1.0], [0.0, 1.0], [2.0, 1.0]])
 SHALLOW = torch.tensor([[0.0, 1.0], [0.0, 5.0], [0.0, 3.0]])

@@ -16,9 +16,10 @@ import pytest
 import torch
 from PIL import Image
 
-from spacedkd import Confusion, DataSpec, EvaluationSpec, Run, evaluate, read_run, report, train
+from spacedkd import DataSpec, Run, evaluate, read_run, report, train
 from spacedkd.cli import main
 from spacedkd.data import sources
+from spacedkd.evaluation import Confusion, EvaluationSpec
 from tests.conftest import TINY
 from tests.training.test_opened_students import folder_of_digits
 
@@ -55,7 +56,7 @@ def test_confusions_are_counted(run: Run) -> None:
         (f"digit{number}", labels.count(number), pairs[number, number]) for number in range(3)
     ]
     assert sum(each["train"] for each in measured["classes"]) == 120
-    assert sum(each["right"] for each in measured["classes"]) / len(labels) == run.accuracy
+    assert sum(each["right"] for each in measured["classes"]) / len(labels) == run.accuracies
 
 
 def test_the_images_with_the_largest_loss_are_named_and_shown(run: Run) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from operator import methodcaller
@@ -15,9 +13,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from spacedkd import DataSpec, EngineSpec, EvaluationSpec, NetworkSpec, RunSpec, Spaced, UserError, compare, evaluate
+from spacedkd import DataSpec, EngineSpec, NetworkSpec, RunSpec, Spaced, UserError, compare, evaluate
+from spacedkd.evaluation import EvaluationSpec
 from spacedkd.evaluation.document import INSTRUMENTS
 from spacedkd.evaluation.instrument import Entry, Instrument, Metric
+from tests import forked
 
 DOCS = Path(__file__).parents[2] / "docs" / "evaluation.md"
 ADD_IT = """
@@ -73,14 +73,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def command(folder: Path, *words: str, add: str = ADD_IT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", add, *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+def command(folder: Path, *words: str, add: str = ADD_IT) -> forked.Done:
+    return forked.run("-c", add, *words, cwd=folder, env={**os.environ, "COLUMNS": "200"})
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spacedkd import Batch, Diverged, Prediction, RunSpec, train
+from spacedkd import Diverged, RunSpec, train
 from spacedkd.cli import main
+from spacedkd.data import Batch
 from spacedkd.data.inputs import first_not_finite
 from spacedkd.evaluation.adversarial import attack, measure_attacks
 from spacedkd.evaluation.corruptions import measure_corruptions
 from spacedkd.evaluation.scores import NotFinite, correct, score
 from spacedkd.evaluation.weight_noise import measure_weight_noise
+from spacedkd.models import Prediction
 from tests.conftest import TINY
 
 NAN, INF = float("nan"), float("inf")

@@ -228,7 +228,7 @@ def test_what_cannot_be_exported_is_one_line(
     with pytest.raises(UserError, match="has no average"):
         export(damaged, new, average=True)
     monkeypatch.setattr(request, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install 'onnx>=1.17' 'onnxruntime>=1.20' 'onnxscript>=0.5'"):
+    with pytest.raises(UserError, match=r"pip install 'spacedkd\[onnx\]'"):
         export(run, new, onnx=True)
     assert not new.exists()
 

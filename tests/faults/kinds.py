@@ -10,23 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spacedkd import (
-    Duration,
-    EngineSpec,
-    MethodSpec,
-    Offline,
-    Online,
-    RunSpec,
-    Spaced,
-    Window,
-    compare,
-    read_spec,
-    train,
-)
+from spacedkd import Duration, EngineSpec, MethodSpec, Offline, Online, RunSpec, Spaced, compare, read_spec, train
 from spacedkd.config.serialization import to_json
 from spacedkd.methods import METHODS
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import UserError
+from spacedkd.schedule import Window
 from tests.conftest import TINY
 
 SHORT = replace(TINY, epochs=2, schedule=Spaced("1.5ep"), save_every=Duration(3, "st"))
@@ -47,9 +36,15 @@ def one_run(spec: RunSpec) -> Callable[[Path], None]:
     return trained
 
 
-def recorder_and_follower(folder: Path) -> None:
-    for name, spec in (("run", RECORDER), ("follower", replace(SHORT, teacher_path=folder / "run"))):
-        train(spec, folder / name, if_exists="resume")
+def two_runs(first: RunSpec, **follows: str) -> Callable[[Path], None]:
+    """A run, and one that reads what it has written; `follows` is the field that names its folder, as {run}."""
+
+    def trained(folder: Path) -> None:
+        second = replace(SHORT, **{field: value.format(run=folder / "run") for field, value in follows.items()})
+        for name, spec in (("run", first), ("follower", second)):
+            train(spec, folder / name, if_exists="resume")
+
+    return trained
 
 
 def extended(folder: Path) -> None:
@@ -107,7 +102,8 @@ KINDS: Mapping[str, Kind] = {
     "peers": Kind(one_run(spaced("dml"))),
     "averaged peers": Kind(one_run(spaced("pcl"))),
     "learned temperature": Kind(one_run(spaced("ctkd"))),
-    "recorded path": Kind(recorder_and_follower),
+    "recorded path": Kind(two_runs(RECORDER, teacher_path="{run}")),
+    "cached targets": Kind(two_runs(replace(SHORT, cache_targets=True), targets_path="{run}")),
     "pipeline": Kind(one_run(replace(SHORT, engine=EngineSpec(threads=1, pipeline=True))), slow=True),
     "comparison": Kind(comparison, shares=True, slow=True),
     "two ranks": Kind(two_ranks, slow=True, tested=False),

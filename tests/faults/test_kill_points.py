@@ -81,3 +81,6 @@ def test_every_operation_that_matters_is_a_point(whole: Whole) -> None:
     names = {*by_name(whole("recorded path")[1])}
     assert {"hand over", "fsync run/path/teacher/journal.jsonl"} <= names
     assert any(name.startswith("rename run/path/teacher/0") for name in names)
+    names = {*by_name(whole("cached targets")[1])}
+    assert {"rename run/targets/targets.json", "fsync run/targets/targets.json.unfinished"} <= names
+    assert any(name.startswith("rename run/targets/0") for name in names)

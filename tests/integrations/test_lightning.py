@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import spacedkd.integrations
-from spacedkd import SeededBatchSampler, Snapshots, SnapshotTeacher, UserError
+from spacedkd import SnapshotTeacher, Spacing, UserError, seeded_loader
+from spacedkd.data import SeededBatchSampler
 from tests.conftest import assert_same_bits
 from tests.integrations.digits import BATCH, INTERVAL, STEPS, TRAIN, loader, loss_of, network, ours, sgd
 from tests.training.two_processes import finished, started, torchrun_variables
@@ -78,12 +79,11 @@ def fit(module: Module, *callbacks: Any, data: Any = None, resume: Path | None =
 
 
 def leaving(folder: Path, every: int = INTERVAL) -> SnapshotCallback:
-    return SnapshotCallback(Snapshots(folder, every), part="network")
+    return Spacing(folder, every).lightning.teacher(part="network")
 
 
 def taught_by(folder: Path, batch_norm: bool = True) -> tuple[Module, TeacherCallback]:
-    teacher = SnapshotTeacher(folder, INTERVAL, lambda: network(batch_norm), total=STEPS)
-    return Module(teacher, batch_norm), TeacherCallback(teacher)
+    return Module(None, batch_norm), Spacing(folder, INTERVAL).lightning.student(lambda: network(batch_norm))
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def snapshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_both_runs_have_the_bits_of_ours(expected: dict[str, dict[str, Tensor]], snapshots: Path) -> None:
-    assert {path.name for path in snapshots.iterdir()} == {f"step-{n}.safetensors" for n in (7, 14, 20)}
+    assert {path.name for path in snapshots.glob("step-*")} == {f"step-{n}.safetensors" for n in (7, 14, 20)}
     assert_same_bits(load_file(snapshots / "step-20.safetensors"), expected["teacher"])
     module, seeking = taught_by(snapshots)
     fit(module, seeking)
@@ -125,7 +125,7 @@ def test_a_resume_changes_no_bit(
     teacher = fit(Module(), leaving(tmp_path / "left"), resume=checkpoint)
     assert_same_bits(teacher.network.state_dict(), expected["teacher"])
     assert {path.name for path in (tmp_path / "left").iterdir()} == {path.name for path in snapshots.iterdir()}
-    for file in snapshots.iterdir():
+    for file in snapshots.glob("step-*"):
         assert_same_bits(load_file(tmp_path / "left" / file.name), load_file(file))
 
     module, seeking = taught_by(snapshots)
@@ -173,8 +173,7 @@ def test_a_resume_with_dropout_changes_no_bit(batches: int, tmp_path: Path) -> N
     assert_same_bits(again.network.state_dict(), whole.network.state_dict())
 
     def student() -> tuple[Drawing, TeacherCallback]:
-        teacher = SnapshotTeacher(tmp_path / "left", 4, whole.network, total=STEPS)
-        return Drawing(teacher), TeacherCallback(teacher)
+        return Drawing(), Spacing(tmp_path / "left", 4).lightning.student(whole.network)
 
     seed_everything(3)
     whole = fit(*student())
@@ -236,12 +235,13 @@ class WithHyperparameters(Module):
 @pytest.mark.filterwarnings("ignore:Attribute 'teacher' is an instance of `nn.Module`:UserWarning")
 @pytest.mark.parametrize("weights_only", [False, True])
 def test_the_teacher_is_no_hyperparameter(weights_only: bool, snapshots: Path, tmp_path: Path) -> None:
-    teacher = SnapshotTeacher(snapshots, INTERVAL, network, total=STEPS)
+    spacing = Spacing(snapshots, INTERVAL)
+    teacher = spacing.teacher(network)
     module = WithHyperparameters(3, teacher)
     saving = ModelCheckpoint(tmp_path / "saved", "one", every_n_train_steps=5, save_weights_only=weights_only)
     logger = CSVLogger(tmp_path / "log")
     options = {"max_steps": 5, "enable_checkpointing": True, "logger": logger, "log_every_n_steps": 1}
-    fit(module, saving, TeacherCallback(teacher), **options)
+    fit(module, saving, spacing.lightning.student(), **options)
     assert module.teacher is teacher
     assert torch.load(tmp_path / "saved" / "one.ckpt", weights_only=True)["hyper_parameters"] == {"width": 3}
     assert Path(logger.log_dir, "hparams.yaml").read_text() == "width: 3\n"
@@ -249,6 +249,95 @@ def test_the_teacher_is_no_hyperparameter(weights_only: bool, snapshots: Path, t
     assert_same_bits(loaded.network.state_dict(), module.network.state_dict())
     assert loaded.teacher is teacher
     assert WithHyperparameters.load_from_checkpoint(tmp_path / "saved" / "one.ckpt").teacher is None
+
+
+class Distilled(Module):
+    """Has KD in its validation too; what it notes are the teacher's updates there and in training."""
+
+    teacher: Any = None  # type: ignore[assignment]  # a class attribute, which would hide a submodule
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.teacher
+        self.notes: list[tuple[str, int, int | None]] = []
+
+    def note(self, kind: str, x: Tensor) -> Tensor:
+        answer: Tensor = self.teacher(x)
+        self.notes.append((kind, self.trainer.global_step, self.teacher.updates))
+        return answer
+
+    def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
+        return loss_of(self.network(batch[0]), batch[1], self.note("train", batch[0]))
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], _: int) -> None:
+        loss_of(self.network(batch[0]), batch[1], self.note("validate", batch[0]))
+
+    def val_dataloader(self) -> Any:
+        return DataLoader([*zip(TRAIN.images, TRAIN.labels, strict=True)][:BATCH], BATCH)
+
+
+@pytest.mark.filterwarnings("ignore:The 'val_dataloader' does not have many workers")
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
+def test_validation_has_the_teacher_of_the_step_just_learned(snapshots: Path, tmp_path: Path) -> None:
+    """And the sanity check before training that of the first step."""
+
+    def expected(first: int) -> list[tuple[str, int, int]]:
+        teacher = [7] * 7 + [14] * 7 + [20] * 6
+        notes = []
+        for step in range(first, STEPS):
+            notes.append(("train", step, teacher[step]))
+            if (step + 1) % 5 == 0:
+                notes.append(("validate", step + 1, teacher[step]))
+        return notes
+
+    module = Distilled()
+    fit(module, Spacing(snapshots, INTERVAL).lightning.student(network), val_check_interval=5, num_sanity_val_steps=1)
+    assert module.notes == [("validate", 0, 7), *expected(0)]
+    with_parts, seeking = taught_by(snapshots)
+    fit(with_parts, seeking)
+    assert_same_bits(module.network.state_dict(), with_parts.network.state_dict())
+
+    checkpoint = cut_off(Distilled(), tmp_path, Spacing(snapshots, INTERVAL).lightning.student(network), 8)
+    resumed = Distilled()
+    callback = Spacing(snapshots, INTERVAL).lightning.student(network)
+    fit(resumed, callback, resume=checkpoint, val_check_interval=5)
+    assert [note for note in resumed.notes if note[0] == "train"] == [n for n in expected(8) if n[0] == "train"]
+    assert {note for note in resumed.notes if note[0] == "validate"} <= {*expected(8), ("validate", 8, 14)}
+    assert_same_bits(resumed.network.state_dict(), module.network.state_dict())
+
+
+def test_a_part_that_is_called_teacher_stays(snapshots: Path) -> None:
+    module = Module()
+    module.teacher = nn.Linear(1, 1)  # type: ignore[assignment]
+    with pytest.raises(UserError, match="^Module.teacher is a Linear already, and the teacher of spaced KD goes there"):
+        fit(module, Spacing(snapshots, INTERVAL).lightning.student(network))
+
+
+@pytest.mark.filterwarnings("ignore:.* does not have many workers")
+def test_other_batches_of_lightning_are_refused(snapshots: Path) -> None:
+    def student(data: Any) -> None:
+        fit(Module(), Spacing(snapshots, INTERVAL).lightning.student(network), data=data)
+
+    with pytest.raises(UserError, match="batch size: 4 here, 8 there; steps per epoch: 20 here, 10 there"):
+        student(seeded_loader(TRAIN, 4, 0))
+    with pytest.raises(UserError, match="digest of the first batch: "):
+        student(DataLoader(TRAIN, BATCH, shuffle=True))
+    with pytest.raises(UserError, match="The student's run has 21 steps, and the teacher's in .* has 20 steps"):
+        fit(Module(), Spacing(snapshots, INTERVAL).lightning.student(network), max_steps=21)
+
+
+def test_a_trial_run_leaves_no_snapshots(tmp_path: Path) -> None:
+    fit(Module(), leaving(tmp_path / "none"), fast_dev_run=2)
+    assert not (tmp_path / "none").exists()
+
+
+def test_checkpoints_and_an_interval_in_epochs(tmp_path: Path) -> None:
+    """Lightning's own, of a training that is over; the length of an epoch is the trainer's."""
+    saving = ModelCheckpoint(tmp_path, every_n_train_steps=5, save_top_k=-1)
+    fit(Module(), saving, enable_checkpointing=True)
+    module = Module()
+    fit(module, Spacing(tmp_path, "0.5ep").lightning.student(network, prefix="network."))
+    assert module.updates == [5] * 5 + [10] * 5 + [15] * 5 + [20] * 5
 
 
 class TwoOptimizers(Module):
@@ -279,18 +368,18 @@ def test_two_optimizers_are_one_update(tmp_path: Path) -> None:
     """7 of 10 batches of an epoch are learned from, by two steps each: Lightning's global_step is twice the updates."""
     whole = fit(TwoOptimizers(), leaving(tmp_path / "left", 4), max_steps=-1, max_epochs=2)
     assert whole.trainer.global_step == 28
-    assert {path.name for path in (tmp_path / "left").iterdir()} == {f"step-{n}.safetensors" for n in (4, 8, 12, 14)}
+    assert {path.name for path in (tmp_path / "left").glob("step-*")} == {
+        f"step-{n}.safetensors" for n in (4, 8, 12, 14)
+    }
     assert_same_bits(load_file(tmp_path / "left" / "step-14.safetensors"), whole.network.state_dict())
 
     def student() -> tuple[TwoOptimizers, TeacherCallback]:
-        teacher = SnapshotTeacher(tmp_path / "left", 4, network, total=15)  # after the last update comes one more batch
-        return TwoOptimizers(teacher), TeacherCallback(teacher)
+        return TwoOptimizers(), Spacing(tmp_path / "left", 4).lightning.student(network)
 
     module, seeking = student()
-    save_file(load_file(tmp_path / "left" / "step-14.safetensors"), tmp_path / "left" / "step-15.safetensors")
     fit(module, seeking, max_steps=-1, max_epochs=2)
     # Updates made before each batch: 0 1 2 2 3 4 4 5 6 6, then 7 8 9 9 10 11 11 12 13 13
-    assert module.updates == [4] * 5 + [8] * 5 + [8] + [12] * 6 + [15] * 3
+    assert module.updates == [4] * 5 + [8] * 5 + [8] + [12] * 6 + [14] * 3
     first = student()
     checkpoint = cut_off(first[0], tmp_path / "student", first[1], 12)
     resumed, seeking = student()
@@ -313,11 +402,10 @@ def test_checkpoints_of_two_optimizers_are_no_snapshots(weights_only: bool, tmp_
 @pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization:UserWarning")
 def test_updates_that_nobody_has_counted(snapshots: Path, tmp_path: Path) -> None:
     checkpoint = cut_off(TwoOptimizers(), tmp_path, Callback(), 5)
-    teacher = SnapshotTeacher(snapshots, INTERVAL, network, total=STEPS)
     with pytest.raises(
         UserError, match="^In manual optimisation global_step=8 does not say how many updates were made"
     ):
-        fit(TwoOptimizers(teacher), TeacherCallback(teacher), resume=checkpoint)
+        fit(TwoOptimizers(), Spacing(snapshots, INTERVAL).lightning.student(network), resume=checkpoint)
 
 
 class SavedAtTheStart(Callback):
@@ -343,7 +431,7 @@ def test_two_resumes_one_after_the_other(expected: dict[str, dict[str, Tensor]],
 
 
 def test_checkpoints_of_lightning_are_snapshots(expected: dict[str, dict[str, Tensor]], tmp_path: Path) -> None:
-    """And where they end before the run does, it is said, and mended as frameworks.md says."""
+    """And where they end before the run does, the error says what to save."""
     saving = ModelCheckpoint(tmp_path, every_n_train_steps=INTERVAL, save_top_k=-1)
     trained = fit(Module(), saving, enable_checkpointing=True)
     teacher = SnapshotTeacher(tmp_path, INTERVAL, network, total=STEPS, prefix="network.")
@@ -358,16 +446,15 @@ def test_accumulated_gradients(tmp_path: Path) -> None:
     """Three batches an update, and what is left of an epoch: 4 updates for 10 batches, 8 in all."""
     options = {"max_steps": 8, "accumulate_grad_batches": 3}
     teacher = fit(Module(), leaving(tmp_path, every=3), **options)
-    assert sorted(int(path.stem.partition("-")[2]) for path in tmp_path.iterdir()) == [3, 6, 8]
+    assert sorted(int(path.stem.partition("-")[2]) for path in tmp_path.glob("step-*")) == [3, 6, 8]
     assert_same_bits(load_file(tmp_path / "step-8.safetensors"), teacher.network.state_dict())
-    seen = SnapshotTeacher(tmp_path, 3, network, total=8)
-    student = fit(Module(seen), TeacherCallback(seen), **options)
+    student = fit(Module(), Spacing(tmp_path, 3).lightning.student(network), **options)
     assert student.updates == [3] * 9 + [6] * (1 + 6) + [8] * (3 + 1)
 
 
 def test_a_part_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="^Module has no part 'model'; it has: network.$"):
-        fit(Module(), SnapshotCallback(Snapshots(tmp_path, 7), part="model"))
+        fit(Module(), Spacing(tmp_path, 7).lightning.teacher(part="model"))
 
 
 def test_weights_that_are_spread(tmp_path: Path) -> None:
@@ -398,9 +485,9 @@ def both_runs(folder: Path, **options: Any) -> Module:
 
 
 def one_of_two(folder: Path) -> None:
-    """What each process does; Lightning is not to split batches a second time."""
+    """What each process does; Lightning does not split seeded batches a second time."""
     first = os.environ["RANK"] == "0"
-    options = {"devices": 2, "strategy": "ddp", "use_distributed_sampler": False}
+    options = {"devices": 2, "strategy": "ddp"}
     module = both_runs(folder, data=loader(), **options)  # which knows of two processes when it is iterated
     if first:
         save_file(module.network.state_dict(), folder / "student.safetensors")
@@ -418,12 +505,13 @@ def one_of_two(folder: Path) -> None:
     resumed = fit(Module(dropout=0.5), leaving(folder / "whole"), data=told, resume=saved, **options)
     assert_same_bits(resumed.network.state_dict(), whole.network.state_dict())
 
+    off = {"use_distributed_sampler": False}
     seeded = told.batch_sampler
     alone = SeededBatchSampler(seeded.count, BATCH, 0)  # in a loader that is torch's, and asks nobody
     with pytest.raises(UserError) as error:
-        fit(Module(), leaving(folder / "none"), data=DataLoader(told.dataset, batch_sampler=alone), **options)
+        fit(Module(), leaving(folder / "none"), data=DataLoader(told.dataset, batch_sampler=alone), **off, **options)
     with pytest.raises(UserError, match="^Seeded batches .* DistributedSampler.* use_distributed_sampler=False"):
-        fit(Module(), leaving(folder / "none"), data=loader(), devices=2, strategy="ddp")
+        fit(Module(), leaving(folder / "none"), data=DataLoader(told.dataset, batch_sampler=alone), **options)
     if first:
         (folder / "refused").write_text(str(error.value))
 
@@ -453,7 +541,7 @@ def test_without_lightning(monkeypatch: pytest.MonkeyPatch) -> None:
         loaded_without(monkeypatch, "lightning", "lightning.pytorch", "pytorch_lightning")
     assert str(error.value) == (
         "spacedkd.integrations.lightning needs Lightning (import of pytorch_lightning halted; None in sys.modules): "
-        "pip install 'lightning>=2.5'"
+        "pip install 'spacedkd[lightning]'"
     )
 
 

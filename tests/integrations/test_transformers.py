@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spacedkd.integrations
-from spacedkd import Snapshots, SnapshotTeacher, UserError, losses
+from spacedkd import Snapshots, SnapshotTeacher, Spacing, UserError, losses
 from tests.conftest import assert_same_bits
 from tests.integrations.digits import BATCH, INTERVAL, STEPS, TRAIN, loader, network, ours, sgd
 from tests.training.two_processes import finished, started, torchrun_variables
@@ -24,9 +24,8 @@ transformers = pytest.importorskip("transformers")
 from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 
 from spacedkd.integrations.transformers import (  # noqa: E402
-    DistillationMixin,
-    DistillationTrainer,
-    SnapshotCallback,
+    StudentMixin,
+    StudentTrainer,
     predicts_next_token,
 )
 
@@ -73,7 +72,7 @@ class OurBatches(Trainer):
         return self.accelerator.prepare(loader(collate=named))
 
 
-class Student(DistillationMixin, OurBatches):
+class Student(StudentMixin, OurBatches):
     """Notes which teacher it has."""
 
     def _ask(self, inputs: Any) -> Tensor:
@@ -100,28 +99,34 @@ def fit(
     return made
 
 
+def taught(snapshots: Path, folder: Path, *callbacks: Any, **options: Any) -> Any:
+    """A student's run by a Spacing."""
+    spacing = Spacing(snapshots, INTERVAL)
+    return fit(
+        Student, folder, spacing.transformers.student(), *callbacks, teacher=spacing.teacher(Classifier), **options
+    )
+
+
 def test_both_runs_have_the_bits_of_ours(tmp_path: Path) -> None:
     expected = ours(tmp_path / "ours")
     left = tmp_path / "left"
-    teacher = fit(OurBatches, tmp_path / "teacher", SnapshotCallback(Snapshots(left, INTERVAL)))
-    assert {path.name for path in left.iterdir()} == {f"step-{n}.safetensors" for n in (7, 14, 20)}
+    teacher = fit(OurBatches, tmp_path / "teacher", Spacing(left, INTERVAL).transformers.teacher())
+    assert {path.name for path in left.glob("step-*")} == {f"step-{n}.safetensors" for n in (7, 14, 20)}
     assert_same_bits(teacher.model.network.state_dict(), expected["teacher"])
     assert_same_bits(
         load_file(left / "step-20.safetensors"), load_file(tmp_path / "teacher/checkpoint-20/model.safetensors")
     )
 
     noted.clear()
-    student = fit(Student, tmp_path / "student", teacher=SnapshotTeacher(left, INTERVAL, Classifier, total=STEPS))
+    student = taught(left, tmp_path / "student")
     assert_same_bits(student.model.network.state_dict(), expected["student"])
     assert noted == UPDATES
     assert_same_bits(load_file(tmp_path / "student/checkpoint-20/model.safetensors"), student.model.state_dict())
 
     noted.clear()
-    seen = SnapshotTeacher(left, INTERVAL, Classifier, total=STEPS)
     with pytest.raises(Stop):  # after 13 steps, in the middle of an epoch and of a block
-        fit(Student, tmp_path / "stopped", StopAfter(13), teacher=seen)
-    seen = SnapshotTeacher(left, INTERVAL, Classifier, total=STEPS)
-    resumed = fit(Student, tmp_path / "stopped", resume=True, teacher=seen)
+        taught(left, tmp_path / "stopped", StopAfter(13))
+    resumed = taught(left, tmp_path / "stopped", resume=True)
     assert_same_bits(resumed.model.network.state_dict(), expected["student"])
     assert noted == UPDATES[:13] + UPDATES[12:]
 
@@ -131,12 +136,115 @@ def test_both_runs_have_the_bits_of_ours(tmp_path: Path) -> None:
     assert eval_loss == pytest.approx(F.cross_entropy(resumed.model.network(images), labels).item(), rel=1e-5)
 
 
+def plain(role: Any, kind: type[Trainer], folder: Path, *callbacks: Any, **options: Any) -> Any:
+    """A run of the Trainer with the order of batches that is its own; `role` makes its callback and its teacher."""
+    quiet = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False}
+    given = {"max_steps": STEPS, "per_device_train_batch_size": BATCH, "save_strategy": "no", **quiet, **options}
+    callback, teacher = role
+    made = kind(
+        Classifier(),
+        TrainingArguments(str(folder), **given),
+        train_dataset=TRAIN,
+        eval_dataset=[TRAIN[row] for row in range(8)],
+        data_collator=named,
+        callbacks=[callback, *callbacks],
+        **({} if teacher is None else {"teacher": teacher}),
+    )
+    made.train()
+    return made
+
+
+def student_of(snapshots: Path, every: Any = INTERVAL) -> Any:
+    spacing = Spacing(snapshots, every)
+    teacher = spacing.teacher(Classifier)
+    return spacing.transformers.student(), teacher
+
+
+@pytest.fixture(scope="module")
+def snapshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("snapshots")
+    plain((Spacing(folder, INTERVAL).transformers.teacher(), None), Trainer, folder / "run", data_seed=3)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"data_seed": 4}, ["seed: 4 here, 3 there", "first rows: ["]),
+        ({"per_device_train_batch_size": 4}, ["batch size: 4 here, 8 there"]),
+        ({"gradient_accumulation_steps": 2}, ["batches per update: 2 here, 1 there", "steps per epoch: 5 here"]),
+        ({"max_steps": 21}, ["The student's run has 21 steps, and the teacher's in", "has 20 steps"]),
+        ({"every": 5}, ["no snapshot after 5 updates, which step 0 needs; it has those after 7, 14, 20"]),
+    ],
+)
+def test_other_batches_are_refused_by_name(options: Any, parts: list[str], snapshots: Path, tmp_path: Path) -> None:
+    options = {"data_seed": 3, **options}
+    with pytest.raises(UserError) as error:
+        plain(student_of(snapshots, options.pop("every", INTERVAL)), StudentTrainer, tmp_path, **options)
+    for part in parts:
+        assert part in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_evaluation_has_the_teacher_of_the_step_just_learned(snapshots: Path, tmp_path: Path) -> None:
+    """For trainers, such as TRL's, whose loss in evaluation is that of distillation too."""
+
+    class Distils(Trainer):
+        def compute_loss(self, model: Any, inputs: Any, *args: Any, **options: Any) -> Any:
+            notes.append((model.training, self.state.global_step, teacher.updates))
+            return super().compute_loss(model, inputs, *args, **options)
+
+    notes: list[tuple[bool, int, int | None]] = []
+    callback, teacher = student_of(snapshots)
+    options = {"eval_on_start": True, "eval_strategy": "steps", "eval_steps": 7, "per_device_eval_batch_size": 8}
+    plain((callback, None), Distils, tmp_path, data_seed=3, **options)
+    assert notes[0] == (False, 0, 7)
+    assert [updates for training, _, updates in notes if training] == UPDATES
+    assert [note[1:] for note in notes[1:] if not note[0]] == [(7, 7), (14, 14), (20, 20)]
+
+
+def test_a_student_without_its_parts(snapshots: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^The student's run has no teacher: give its trainer spacing.teacher\(make\)"):
+        plain((Spacing(snapshots, INTERVAL).transformers.student(), None), Trainer, tmp_path)
+    _, teacher = student_of(snapshots)
+    with pytest.raises(UserError, match=r"has not started: .*\[spacing.transformers.student\(\)\]"):
+        plain((TrainerCallback(), teacher), StudentTrainer, tmp_path)
+
+
+def test_adapters_alone_are_saved(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+
+    def make(seed: int = 0) -> Any:
+        torch.manual_seed(seed)
+        return lora()
+
+    spacing, trained = Spacing(tmp_path, 1, total=2), []
+    for update in (1, 2):
+        model = make()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight += update * weight.requires_grad
+        spacing_parts = Snapshots(tmp_path, 1, total=2)
+        spacing_parts.after(update, model)
+        trained.append(model)
+    saved = load_file(tmp_path / "step-1.safetensors")
+    assert saved.keys() == {name for name, weight in trained[0].named_parameters() if weight.requires_grad}
+    assert all("lora_" in name for name in saved)
+    ids = torch.arange(6)[None]
+    teacher = SnapshotTeacher(tmp_path, 1, make, total=2)
+    for step, model in enumerate(trained):
+        assert torch.equal(teacher.seek(step)(input_ids=ids).logits, model.eval()(input_ids=ids).logits)
+    with pytest.raises(UserError, match="holds trained parameters alone, and the frozen ones"):
+        SnapshotTeacher(tmp_path, 1, lambda: make(1), total=2).seek(0)
+    assert isinstance(spacing.teacher(make).network, peft.PeftModel)
+
+
 def test_a_resumed_teacher_with_dropout_has_the_same_bits(tmp_path: Path) -> None:
     """Its generators are in the Trainer's checkpoints; its own snapshots would refuse other weights."""
-    whole = fit(OurBatches, tmp_path / "whole", SnapshotCallback(Snapshots(tmp_path / "left", 4)), dropout=0.5)
+    whole = fit(OurBatches, tmp_path / "whole", Spacing(tmp_path / "left", 4).transformers.teacher(), dropout=0.5)
     with pytest.raises(Stop):  # the last checkpoint is that of step 12
         fit(OurBatches, tmp_path / "part", StopAfter(13), dropout=0.5)
-    again = SnapshotCallback(Snapshots(tmp_path / "left", 4))
+    again = Spacing(tmp_path / "left", 4).transformers.teacher()
     resumed = fit(OurBatches, tmp_path / "part", again, resume=True, dropout=0.5)
     assert_same_bits(resumed.model.state_dict(), whole.model.state_dict())
 
@@ -225,7 +333,7 @@ def test_an_update_is_the_mean_over_all_its_tokens(
     for row, known in enumerate((6, 2, 4, 1)):
         labels[row, known:] = -100
     teacher, student = tokens(kind), tokens(kind)
-    Snapshots(tmp_path / "snapshots", 1).save(1, teacher)
+    Snapshots(tmp_path / "snapshots", 1, trained_only=False).save(1, teacher)
     before = {name: value.clone() for name, value in student.state_dict().items()}
 
     z, t = student(input_ids=ids)["logits"], teacher(input_ids=ids)["logits"].detach()
@@ -252,7 +360,7 @@ def test_an_update_is_the_mean_over_all_its_tokens(
         use_cpu=True,
         dataloader_pin_memory=False,
     )
-    DistillationTrainer(
+    StudentTrainer(
         student,
         args,
         train_dataset=[{"input_ids": one, "labels": label} for one, label in zip(ids, labels, strict=True)],
@@ -281,7 +389,7 @@ def after_random_tokens(model: Any, folder: Path, **options: Any) -> float:
         use_cpu=True,
         dataloader_pin_memory=False,
     )
-    trainer = DistillationTrainer(
+    trainer = StudentTrainer(
         model,
         args,
         train_dataset=[{"input_ids": row, "labels": row} for row in drawn],
@@ -383,7 +491,7 @@ def test_logits_of_which_nobody_knows_what_they_predict(
     )
     data = [{"input_ids": torch.zeros(6), "labels": torch.zeros(labels[1:], dtype=torch.long)} for _ in range(2)]
     with pytest.raises(UserError, match=line):
-        DistillationTrainer(
+        StudentTrainer(
             Fixed(), args, train_dataset=data, teacher=SnapshotTeacher(tmp_path, 1, Fixed), **options
         ).train()
 
@@ -413,16 +521,20 @@ def students_weights(folder: Path, items: int) -> dict[str, Tensor]:
         return model
 
     torch.manual_seed(0)
-    run(Trainer, llama(), SnapshotCallback(Snapshots(folder / "left", 2)))
-    teacher = SnapshotTeacher(folder / "left", 2, llama, total=4)
-    return dict(run(DistillationTrainer, llama(Inherited), teacher=teacher).state_dict())
+    run(Trainer, llama(), Spacing(folder / "left", 2).transformers.teacher())
+    spacing = Spacing(folder / "left", 2)
+    student = spacing.transformers.student()
+    return dict(run(StudentTrainer, llama(Inherited), student, teacher=spacing.teacher(llama)).state_dict())
 
 
 def test_two_processes(tmp_path: Path) -> None:
     """Half of each batch in each, with different numbers of labels: what one process learns, up to rounding."""
     for code, _, errors in finished(started(["-m", __name__, str(tmp_path / "two")], torchrun_variables())):
         assert code == 0, errors
-    assert {path.name for path in (tmp_path / "two" / "left").iterdir()} == {"step-2.safetensors", "step-4.safetensors"}
+    assert {path.name for path in (tmp_path / "two" / "left").glob("step-*")} == {
+        "step-2.safetensors",
+        "step-4.safetensors",
+    }
     expected = students_weights(tmp_path / "one", 4)
     torch.testing.assert_close(load_file(tmp_path / "two" / "student.safetensors"), expected, atol=1e-6, rtol=0)
 
@@ -451,7 +563,7 @@ def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     assert str(error.value) == (
         "spacedkd.integrations.transformers needs transformers (import of transformers halted; None in sys.modules): "
-        "pip install 'transformers>=5' 'accelerate>=1.1'"
+        "pip install 'spacedkd[transformers]'"
     )
 
 

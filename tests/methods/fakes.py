@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spacedkd import Batch
+from spacedkd.data import Batch
 from spacedkd.models.classifier import Prediction
 from tests.methods.vectors import FS, Y
 

@@ -10,25 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from spacedkd import (
-    Batch,
-    Duration,
-    MethodSpec,
-    NetworkSpec,
-    Offline,
-    RateSpec,
-    RunSpec,
-    Spaced,
-    Turn,
-    UserError,
-    train,
-)
+from spacedkd import Duration, MethodSpec, NetworkSpec, Offline, RateSpec, RunSpec, Spaced, UserError, train
 from spacedkd.config.resolve import resolve
+from spacedkd.data import Batch
 from spacedkd.methods.ban import BAN, permuted, weighted_label
 from spacedkd.methods.eskd import ESKD
 from spacedkd.methods.kd import KD
 from spacedkd.methods.takd import TAKD
 from spacedkd.models.classifier import Prediction
+from spacedkd.schedule import Turn
 from tests.conftest import assert_same_bits, of_model, tensors
 from tests.methods.vectors import FS, FT, TE, S, Y, at_epoch, close
 from tests.training.stepping import ready

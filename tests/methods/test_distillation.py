@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spacedkd import KD, Batch, SelfKD
+from spacedkd.data import Batch
+from spacedkd.methods import KD, SelfKD
 from spacedkd.methods.ctkd import CTKD
 from spacedkd.methods.distillation import WithTemperature, curriculum_strength, learned_temperature
 from spacedkd.methods.dkd import DKD

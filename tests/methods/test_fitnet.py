@@ -11,7 +11,8 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from spacedkd import Batch, Ingredients
+from spacedkd.data import Batch
+from spacedkd.methods import Ingredients
 from spacedkd.methods.fitnet import FitNet
 from spacedkd.models.classifier import Prediction
 from spacedkd.models.feature_hooks import WithHint

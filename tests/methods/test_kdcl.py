@@ -10,7 +10,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn import functional as F
 
-from spacedkd import Batch, UserError
+from spacedkd import UserError
+from spacedkd.data import Batch
 from spacedkd.data.stream import View
 from spacedkd.methods import kdcl
 from spacedkd.methods.kdcl import KDCL

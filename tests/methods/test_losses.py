@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spacedkd import KD, Batch, Progress, SelfKD, UserError
-from spacedkd.methods import losses
+from spacedkd import UserError
+from spacedkd.data import Batch
+from spacedkd.methods import KD, Progress, SelfKD, losses
 from spacedkd.models.classifier import Prediction
 from tests.methods.vectors import FS, FT, O1, O2, START, TE, S, Y, close, gradient, tensor
 

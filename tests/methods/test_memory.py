@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spacedkd import Batch, Ingredients, Progress, UserError
+from spacedkd import UserError
+from spacedkd.data import Batch
 from spacedkd.data.stream import View
+from spacedkd.methods import Ingredients, Progress
 from spacedkd.methods.dlb import DLB
 from spacedkd.methods.memory import Bank, LastBatch, check_indices, make_bank
 from spacedkd.methods.ps_kd import PSKD

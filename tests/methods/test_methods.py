@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from spacedkd import KD, Duration, MethodSpec, NetworkSpec, NoKD, SelfKD, UserError
-from spacedkd.methods import METHODS, build_method, describe
+from spacedkd import Duration, MethodSpec, NetworkSpec, UserError
+from spacedkd.methods import KD, METHODS, NoKD, SelfKD, build_method, describe
 
 
 @pytest.mark.parametrize("name", METHODS)

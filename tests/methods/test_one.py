@@ -11,7 +11,9 @@ import timm
 import torch
 from torch import Tensor
 
-from spacedkd import Batch, Ingredients, Progress, UserError
+from spacedkd import UserError
+from spacedkd.data import Batch
+from spacedkd.methods import Ingredients, Progress
 from spacedkd.methods.distillation import ramp_up
 from spacedkd.methods.losses import cross_entropy
 from spacedkd.methods.one import ONE

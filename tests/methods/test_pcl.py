@@ -11,8 +11,10 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from spacedkd import Batch, Ingredients, Progress, UserError
+from spacedkd import UserError
+from spacedkd.data import Batch
 from spacedkd.data.stream import View
+from spacedkd.methods import Ingredients, Progress
 from spacedkd.methods.pcl import PCL
 from spacedkd.models.classifier import Prediction
 from spacedkd.models.pretrained import move_average

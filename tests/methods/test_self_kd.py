@@ -8,7 +8,9 @@ import pytest
 import timm
 import torch
 
-from spacedkd import Batch, Ingredients, Progress, SelfKD, UserError
+from spacedkd import UserError
+from spacedkd.data import Batch
+from spacedkd.methods import Ingredients, Progress, SelfKD
 from spacedkd.models.classifier import Prediction
 from tests.methods.vectors import FS, O2, TE, S, Y
 

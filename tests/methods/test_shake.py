@@ -11,7 +11,9 @@ import timm
 import torch
 from torch import Tensor
 
-from spacedkd import Batch, Ingredients, OptimizerSpec, UserError, train
+from spacedkd import OptimizerSpec, UserError, train
+from spacedkd.data import Batch
+from spacedkd.methods import Ingredients
 from spacedkd.methods.shake import SHAKE, normalise_logits
 from spacedkd.models.classifier import Prediction
 from tests.methods import by_hand

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spacedkd import Batch, Duration, OptimizerSpec, Progress, RateSpec, Spaced, UserError
+from spacedkd import Duration, OptimizerSpec, RateSpec, Spaced, UserError
+from spacedkd.data import Batch
+from spacedkd.methods import Progress
 from spacedkd.methods.memory import Bank
 from spacedkd.methods.tsb import TSB, memory_name, unbiased_mean
 from tests.methods.fakes import copied, says, shown, total

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spacedkd import Progress
+from spacedkd.methods import Progress
 
 
 def tensor(rows: list[list[float]]) -> Tensor:

@@ -10,7 +10,8 @@ import timm
 import torch
 from torch import nn
 
-from spacedkd import Classifier, UserError
+from spacedkd import UserError
+from spacedkd.models import Classifier
 from spacedkd.models.classifier import eval_mode, feature_width, make_adapter
 
 IMAGES = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -10,7 +10,8 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from spacedkd import EarlyExits, UserError
+from spacedkd import UserError
+from spacedkd.models import EarlyExits
 from spacedkd.models.early_exits import EarlyExit, PooledExit
 
 IMAGES = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))

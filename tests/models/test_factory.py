@@ -13,9 +13,10 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from spacedkd import Classifier, DataSpec, NetworkSpec, UserError
+from spacedkd import DataSpec, NetworkSpec, UserError
 from spacedkd.data.inputs import DataInfo
 from spacedkd.data.sources import load
+from spacedkd.models import Classifier
 from spacedkd.models.factory import build_network, network_names
 from spacedkd.models.student_io import save_student
 

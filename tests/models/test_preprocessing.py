@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spacedkd import Classifier, EarlyExits, NetworkSpec, UserError
+from spacedkd import NetworkSpec, UserError
 from spacedkd.data.inputs import DataInfo
+from spacedkd.models import Classifier, EarlyExits
 from spacedkd.models.factory import build_network
 from spacedkd.models.preprocessing import Resize, parse_size, preprocess
 

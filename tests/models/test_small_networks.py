@@ -13,11 +13,12 @@ import timm
 import torch
 from torch import nn
 
-from spacedkd import DataSpec, EarlyExits, MethodSpec, NetworkSpec, UserError, load_student, train
+from spacedkd import DataSpec, MethodSpec, NetworkSpec, UserError, load_student, train
 from spacedkd.cli import main
 from spacedkd.cli.flags import parse
 from spacedkd.cli.overrides import to_spec
 from spacedkd.data.sources import load
+from spacedkd.models import EarlyExits
 from spacedkd.models.factory import build_network
 from spacedkd.models.small_networks import OUR_NAMES
 from spacedkd.runs.result import read_run

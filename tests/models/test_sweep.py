@@ -10,11 +10,15 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import pytest
+import timm
 import torch
 from torch import Tensor, nn
 
-from spacedkd import KD, Batch, Classifier, EarlyExits, Ingredients, NetworkSpec, Progress, SelfKD, UserError
+from spacedkd import NetworkSpec, UserError
+from spacedkd.data import Batch
 from spacedkd.data.inputs import DataInfo
+from spacedkd.methods import KD, Ingredients, Progress, SelfKD
+from spacedkd.models import Classifier, EarlyExits
 from spacedkd.models.factory import build_network
 from spacedkd.models.preprocessing import preprocess
 
@@ -108,7 +112,15 @@ FAMILIES = [
     Family("selecsls42", {}, None),
     Family("visformer_tiny", {"embed_dim": 64, "depth": [1, 1, 1]}, None),
 ]
-IDS = [family.name for family in FAMILIES]
+
+
+def indices(with_exits: bool | None = None) -> list[Any]:
+    """Families by their place, with a name; tests of one are one worker's, so that it is built once."""
+    return [
+        pytest.param(index, id=family.name, marks=pytest.mark.xdist_group(f"sweep {family.name}"))
+        for index, family in enumerate(FAMILIES)
+        if with_exits is None or with_exits == (family.exits is not None)
+    ]
 
 
 def images(size: int) -> Tensor:
@@ -148,7 +160,7 @@ def check_step(model: nn.Module, losses: dict[str, Tensor]) -> None:
     torch.optim.SGD(model.parameters(), lr=1e-3).step()
 
 
-@pytest.mark.parametrize("index", range(len(FAMILIES)), ids=IDS)
+@pytest.mark.parametrize("index", indices())
 def test_a_kd_step(index: int) -> None:
     method, items = KD(), batch(FAMILIES[index].size)
     models = method.models(make_ingredients(index))
@@ -167,7 +179,7 @@ def test_a_kd_step(index: int) -> None:
     check_step(student, dict(losses))
 
 
-@pytest.mark.parametrize("index", [p for p, f in enumerate(FAMILIES) if f.exits is not None], ids=lambda p: IDS[p])
+@pytest.mark.parametrize("index", indices(with_exits=True))
 def test_a_self_kd_step(index: int) -> None:
     method, items = SelfKD(), batch(FAMILIES[index].size)
     model = method.models(make_ingredients(index))["network"]
@@ -183,7 +195,7 @@ def test_a_self_kd_step(index: int) -> None:
     check_step(model, dict(losses))
 
 
-@pytest.mark.parametrize("index", [p for p, f in enumerate(FAMILIES) if f.exits is None], ids=lambda p: IDS[p])
+@pytest.mark.parametrize("index", indices(with_exits=False))
 def test_what_cannot_do_self_kd_says_so(index: int) -> None:
     with pytest.raises(UserError, match="cannot do self KD") as error:
         SelfKD().models(make_ingredients(index))
@@ -192,4 +204,4 @@ def test_what_cannot_do_self_kd_says_so(index: int) -> None:
 
 
 def test_the_sweep_is_wide() -> None:
-    assert len({type(build_family(index)).__module__ for index in range(len(FAMILIES))}) >= 50
+    assert len({timm.model_entrypoint(family.name).__module__ for family in FAMILIES}) >= 50

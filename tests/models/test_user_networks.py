@@ -13,8 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spacedkd import KD, Batch, Classifier, EarlyExits, Ingredients, NetworkSpec, Progress, UserError
+from spacedkd import NetworkSpec, UserError
+from spacedkd.data import Batch
 from spacedkd.data.inputs import DataInfo, Inputs
+from spacedkd.methods import KD, Ingredients, Progress
+from spacedkd.models import Classifier, EarlyExits
 from spacedkd.models.branches import Branches, Gate
 from spacedkd.models.classifier import feature_width
 from spacedkd.models.early_exits import WithShadow

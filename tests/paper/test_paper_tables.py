@@ -9,8 +9,9 @@ from typing import cast
 
 import pytest
 
-from spacedkd import DLB, Ahead, MethodSpec, Offline, Online, RunSpec, Spaced, Window, recipe
+from spacedkd import Ahead, MethodSpec, Offline, Online, RunSpec, Spaced, recipe
 from spacedkd.config.resolve import resolve_method
+from spacedkd.methods import DLB
 from spacedkd.paper.catalogue import gflop, list_tables
 from spacedkd.paper.reproduce import select_cells
 from spacedkd.paper.results import table_results
@@ -18,6 +19,7 @@ from spacedkd.paper.scales import SCALES, Scale, scale_of
 from spacedkd.paper.table import Cell
 from spacedkd.paper.tables import tables
 from spacedkd.paper.tables.self_ import self_kd
+from spacedkd.schedule import Window
 
 NAMES = (
     "online self interval loss methods critical-period ahead teachers imagenet hyperparameters noise corruptions "

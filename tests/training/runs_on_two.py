@@ -82,6 +82,8 @@ class OnTwo:
         asked = {name: on_two(spec) for name, spec in specs.items()} | {"compiled": on_two(METHODS["kd"], compile=True)}
         spread = {**SPREAD, "taken up": METHODS["kd"]}
         asked |= {f"spread {name}": on_two(spec, strategy="fsdp") for name, spec in spread.items()}
+        asked["caches"] = on_two(replace(METHODS["kd"], cache_targets=True))
+        asked["reads"] = on_two(replace(METHODS["kd"], targets_path=str(self.run("caches"))))
         for name in ("taken up", "spread taken up"):
             train_until(METHODS["kd"], self.run(name), 5)
         train_on_two(asked, self.folder)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from spacedkd import Event, RunSpec
+from spacedkd import RunSpec
 from spacedkd.config.objects import Objects
 from spacedkd.config.resolve import resolve
 from spacedkd.runs.folder import RunFolder
+from spacedkd.training import Event
 from spacedkd.training.session import Session
 from spacedkd.training.state import TrainingState, build_state
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from spacedkd import Event, Run, RunSpec, train
+from spacedkd import Run, RunSpec, train
+from spacedkd.training import Event
 from tests.conftest import assert_same_bits, tensors
 
 

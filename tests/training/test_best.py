@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from spacedkd import Event, RunSpec, Spaced, UserError, load_student, read_run, train
+from spacedkd import RunSpec, Spaced, UserError, load_student, read_run, train
 from spacedkd.cli import main
+from spacedkd.training import Event
 from spacedkd.training.loop import Scores
 from spacedkd.training.roles import evaluate_role
 from spacedkd.training.state import TrainingState
@@ -34,7 +35,7 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(ready: TrainingState, role: str, at_end: bool) -> list[tuple[str, Scores]]:
         updates = int(ready.learner(role).module.network.bn1.num_batches_tracked)  # type: ignore[union-attr, arg-type]
         epoch = updates // 4
-        fixed = {"test": {"final": epoch / 10}, "holdout": {"final": SCORES[epoch - 1]}}
+        fixed = Scores({"test": {"final": epoch / 10}, "holdout": {"final": SCORES[epoch - 1]}})
         return [(name, fixed if name == "student" else found) for name, found in real(ready, role, at_end)]
 
     monkeypatch.setattr("spacedkd.training.roles.evaluate_role", measured)

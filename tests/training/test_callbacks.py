@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from spacedkd import Duration, Event, RateSpec, RunSpec, Spaced, train
+from spacedkd import Duration, RateSpec, RunSpec, Spaced, train
 from spacedkd.config.spec import MethodSpec
 from spacedkd.runs.journal import read_journal
 from spacedkd.schedule import ReleasedSelfKD, Turn
+from spacedkd.training import Event
 from spacedkd.training.callbacks import Timer
 from spacedkd.training.roles import LossValues
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from spacedkd import Event, RunSpec, UserError, train
-from spacedkd.training import device
+from spacedkd import RunSpec, UserError, train
+from spacedkd.training import Event, device
 from tests.training.runs_on_two import METHODS, assert_close
 
 # torch looks at the gradients of what enters a block, and warns itself of it.

@@ -12,10 +12,11 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from spacedkd import Event, Spaced, UserError, load_student, read_run, read_spec, train
+from spacedkd import Spaced, UserError, load_student, read_run, read_spec, train
 from spacedkd.cli import main
 from spacedkd.paper.store import copy_numbers
 from spacedkd.runs import tensor_file
+from spacedkd.training import Event
 from tests.conftest import TINY
 from tests.training.stopping import assert_same_run, train_until
 

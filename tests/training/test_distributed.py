@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from tests.comparison.processes import children, gone, wait_until
 from tests.conftest import assert_same_bits, tensors
 from tests.training.runs_on_two import METHODS, WITH_BATCHNORM, OnTwo, assert_close, shared
 from tests.training.stopping import train_until
-from tests.training.two_processes import finished, on_two, slurm_variables, started, torchrun_variables
+from tests.training.two_processes import Process, finished, on_two, slurm_variables, started, torchrun_variables
 
 GO_ON = "spacedkd train --resume"
 SECONDS = 20
@@ -52,6 +51,17 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path, two: OnTwo, name: s
     assert_close(two.run(name), tmp_path / "one")
     if name == "kd":
         assert_close(two.run("compiled"), tmp_path / "one")
+
+
+def test_each_process_caches_and_reads_its_part_of_the_batches(two: OnTwo) -> None:
+    assert sorted(folder.name for folder in (two.run("caches") / "targets").iterdir() if folder.is_dir()) == [
+        "rank0",
+        "rank1",
+    ]
+    student = (two.run("kd") / "student/model.safetensors").read_bytes()
+    for name in ("caches", "reads"):
+        assert (two.run(name) / "student/model.safetensors").read_bytes() == student
+        assert (two.run(name) / "journal.jsonl").read_bytes() == (two.run("kd") / "journal.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize("name", WITH_BATCHNORM)
@@ -98,7 +108,7 @@ def test_another_number_of_processes_must_be_asked_for(tmp_path: Path) -> None:
         train_command.train(parsed("--devices 2 --epochs 3"), resume=tmp_path / "run")
 
 
-def kill_when_saved(processes: list[subprocess.Popen[str]], victim: int, run: Path) -> float:
+def kill_when_saved(processes: list[Process], victim: int, run: Path) -> float:
     """Kill a process, by its id, as soon as something is saved that was not there before; gives the moment."""
 
     def saved_at() -> int:
@@ -120,7 +130,7 @@ def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on(tmp_path: Path, tw
     run, spec = tmp_path / "run", two.folder / "uninterrupted" / "asked.json"
     train_words = ["-m", "spacedkd", "train"]
 
-    (first,) = started([*train_words, "--spec", str(spec), "--out", str(run)], {0: {}})
+    (first,) = started([*train_words, "--spec", str(spec), "--out", str(run)], {0: {}}, fork=False)
     wait_until(lambda: (run / "checkpoint/latest.safetensors").exists(), first)
     second = children(first.pid)
     os.kill(second[0], signal.SIGUSR1)  # one of them is asked, and all stop after the same turn
@@ -150,7 +160,7 @@ def test_a_rank_that_dies_ends_the_others_and_the_run_goes_on(tmp_path: Path, tw
     )
 
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    ((code, out, errors),) = finished(started([*torchrun, *train_words, "--resume", str(run)], {0: {}}))
+    ((code, out, errors),) = finished(started([*torchrun, *train_words, "--resume", str(run)], {0: {}}, fork=False))
     assert code == 0, errors
     assert out.count("Student: ") == 1, "one of the processes speaks for all"
     assert_same_bits(tensors(run), tensors(two.run("uninterrupted")))

@@ -20,7 +20,6 @@ from spacedkd import (
     NetworkSpec,
     OptimizerSpec,
     RunSpec,
-    Schedule,
     Spaced,
     load_student,
     train,
@@ -28,6 +27,7 @@ from spacedkd import (
 from spacedkd.config.resolve import resolve
 from spacedkd.data.sources import load
 from spacedkd.methods import METHODS
+from spacedkd.schedule import Schedule
 from tests.conftest import assert_same_bits, tensors
 from tests.training.stepping import moved, ready, state, turn_by_turn
 from tests.training.stopping import assert_same_run, train_in_parts

@@ -12,8 +12,6 @@ import pytest
 
 from spacedkd import (
     Ahead,
-    Blocks,
-    Growing,
     MethodSpec,
     Offline,
     Online,
@@ -21,7 +19,6 @@ from spacedkd import (
     RunSpec,
     Spaced,
     UserError,
-    Window,
     forecast,
     read_run,
     read_spec,
@@ -32,6 +29,7 @@ from spacedkd.config.optimizer import RateSpec
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import ShorterRun
 from spacedkd.learning_rate import cosine
+from spacedkd.schedule import Blocks, Growing, Window
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.training.stopping import train_until
 

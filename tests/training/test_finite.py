@@ -15,23 +15,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spacedkd import (
-    KD,
-    Batch,
-    DataSpec,
-    Diverged,
-    Models,
-    NetworkSpec,
-    OptimizerSpec,
-    Progress,
-    RunSpec,
-    Spaced,
-    UserError,
-    train,
-)
+from spacedkd import DataSpec, Diverged, NetworkSpec, OptimizerSpec, RunSpec, Spaced, UserError, train
 from spacedkd.cli import main
+from spacedkd.data import Batch
 from spacedkd.data.dataset import Items
 from spacedkd.data.run_data import from_datasets
+from spacedkd.methods import KD, Models, Progress
 from spacedkd.training import state
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.training.stopping import assert_same_run, train_in_parts, train_until

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError, safe_open
 
-from spacedkd import Event, MethodSpec, UserError, read_spec, train
+from spacedkd import MethodSpec, UserError, read_spec, train
 from spacedkd.cli import main
 from spacedkd.config.serialization import to_json
 from spacedkd.models import student_io
@@ -24,6 +24,7 @@ from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.journal import Journal
 from spacedkd.runtime.errors import CannotWrite
 from spacedkd.runtime.files import HOST
+from spacedkd.training import Event
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.training.stopping import assert_same_run, train_until
 

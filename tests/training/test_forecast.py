@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from spacedkd import DataSpec, Duration, Forecast, MethodSpec, NetworkSpec, RunSpec, Spaced, UserError, forecast, train
+from spacedkd import DataSpec, Duration, MethodSpec, NetworkSpec, RunSpec, Spaced, UserError, forecast, train
 from spacedkd.paper.scales import scale_of
 from spacedkd.runs import checkpoint
 from spacedkd.runs.folder import RunFolder
+from spacedkd.training import Forecast
 from spacedkd.training.forecast import forecasts
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.training.stopping import train_until

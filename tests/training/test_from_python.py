@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from spacedkd import KD, MethodSpec, NetworkSpec, RunSpec, UserError, compare, evaluate, train
+from spacedkd import MethodSpec, NetworkSpec, RunSpec, UserError, compare, evaluate, train
+from spacedkd.methods import KD
 from spacedkd.reporting.terminal import SafeConsole
 from spacedkd.runs.journal import read_journal
 from spacedkd.training.train import IfExists

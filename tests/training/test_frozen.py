@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from spacedkd import NetworkSpec, OptimizerSpec, RunSpec, Spaced, UserError, learning
-from spacedkd.training.learner import set_mode
+from spacedkd.models.freezing import set_mode
 from spacedkd.training.roles import evaluate_model
 from tests.training.stepping import moved, ready, state, turn_by_turn
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from spacedkd import MethodSpec, NetworkSpec, RunSpec, Spaced, UserError, Window, compare, evaluate, forecast, train
+from spacedkd import MethodSpec, NetworkSpec, RunSpec, Spaced, UserError, compare, evaluate, forecast, train
 from spacedkd.config.spec import DataSpec, read_spec
+from spacedkd.schedule import Window
 
 
 def test_names_and_lengths_stand_for_what_they_mean() -> None:

@@ -8,21 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from spacedkd import (
-    Ahead,
-    Blocks,
-    DataSpec,
-    Duration,
-    Growing,
-    NetworkSpec,
-    Offline,
-    Online,
-    RunSpec,
-    Schedule,
-    Spaced,
-    Window,
-    train,
-)
+from spacedkd import Ahead, DataSpec, Duration, NetworkSpec, Offline, Online, RunSpec, Spaced, train
+from spacedkd.schedule import Blocks, Growing, Schedule, Window
 from tests.conftest import assert_same_bits, of_model, tensors
 
 Make = Callable[..., RunSpec]

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from spacedkd import Event, RunSpec, Spaced, Turn, UserError, train
+from spacedkd import RunSpec, Spaced, UserError, train
 from spacedkd.runs.checkpoint import Position
 from spacedkd.runs.folder import RunFolder
+from spacedkd.schedule import Turn
 from spacedkd.timeline import Block, Timeline
+from spacedkd.training import Event
 from spacedkd.training.loggers import Loggers
 from spacedkd.training.loop import Callback, StepResult, training_loop
 from spacedkd.training.session import Session
@@ -183,7 +185,7 @@ def test_the_callbacks_of_a_run_have_one_order(tiny: RunSpec) -> None:
         "Loggers",
         "BestStudent",
         "RecordingCallback",  # with the journal up to its snapshot
-        "CheckpointCallback",  # after the best student and the recording, which it says are there
+        "CheckpointCallback",  # after these three, which it says are there
         "ProgressCallback",
         "Heartbeat",
         "UserCallback",  # who is told of a turn can rely on what was saved

@@ -21,17 +21,10 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from spacedkd import (
-    KD,
-    Batch,
-    Classifier,
     DataSpec,
-    Ingredients,
-    Method,
     MethodSpec,
-    Models,
     NetworkSpec,
     OptimizerSpec,
-    Progress,
     RateSpec,
     Spaced,
     UserError,
@@ -44,6 +37,9 @@ from spacedkd import (
 from spacedkd.cli import main
 from spacedkd.comparison.results import compare_runs
 from spacedkd.config.objects import Objects, digest
+from spacedkd.data import Batch
+from spacedkd.methods import KD, Ingredients, Method, Models, Progress
+from spacedkd.models import Classifier
 from spacedkd.reporting.page import write_page
 from spacedkd.training.trained_models import load_run
 from tests.conftest import TINY, assert_same_bits, of_model, tensors

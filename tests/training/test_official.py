@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spacedkd import Turn, load_student, train
+from spacedkd import load_student, train
 from spacedkd.cli.flags import parse
 from spacedkd.cli.overrides import to_spec
 from spacedkd.data.stream import evaluation_batches
 from spacedkd.runtime.seeds import seed_for
+from spacedkd.schedule import Turn
 from spacedkd.training.state import TrainingState
 from tests.conftest import assert_same_bits, of_model
 from tests.training.stepping import ready, turn_by_turn

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import platform
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from spacedkd import DataSpec, NetworkSpec, train
 from spacedkd.config.serialization import to_json
 from spacedkd.training import trained_models
 from spacedkd.training.device import patch_strided_convolutions, supports_channels_last
+from tests import forked
 from tests.conftest import TINY
 
 CPU = torch.device("cpu")
@@ -197,7 +196,7 @@ def test_a_narrow_network_on_photographs_trains_to_its_end(tmp_path: Path) -> No
     spec = replace(TINY, data=data, network=NetworkSpec("resnet18_small", {"width": 8}), epochs=1, batch_size=4)
     (tmp_path / "spec.json").write_text(json.dumps(to_json(spec)))
     code = "import pathlib, sys; from spacedkd import *; train(read_spec(pathlib.Path(sys.argv[1])), sys.argv[2])"
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "spec.json"), str(tmp_path / "run")], check=True)
+    assert forked.run("-c", code, tmp_path / "spec.json", tmp_path / "run").returncode == 0
     assert not trained_models.load_run(tmp_path / "run").channels_last
 
 

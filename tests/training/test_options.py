@@ -19,12 +19,13 @@ from timm.optim import param_groups_weight_decay
 from torch import nn
 from torch.nn import functional as F
 
-from spacedkd import DataSpec, EngineSpec, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, Turn, train
+from spacedkd import DataSpec, EngineSpec, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, train
 from spacedkd.averages import Exponential
 from spacedkd.config.resolve import resolve
 from spacedkd.config.serialization import to_json
 from spacedkd.data.stream import Batch
 from spacedkd.models.pretrained import move_average
+from spacedkd.schedule import Turn
 from spacedkd.training.learner import Learner, MicroBatch, make_optimizer
 from tests.conftest import assert_same_bits, of_model, tensors
 from tests.training.stepping import ready

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spacedkd import Batch, RunSpec, Spaced, forecast, train
+from spacedkd import RunSpec, Spaced, forecast, train
 from spacedkd.config.recipes import recipe
+from spacedkd.data import Batch
 from spacedkd.schedule import ReleasedSelfKD
 from tests.training.stepping import moved, ready, state, turn_by_turn
 from tests.training.stopping import assert_same_run, train_in_parts

@@ -10,9 +10,10 @@ import pytest
 import timm
 import torch
 
-from spacedkd import DataSpec, Duration, Event, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, UserError, train
+from spacedkd import DataSpec, Duration, NetworkSpec, Online, OptimizerSpec, RunSpec, Spaced, UserError, train
 from spacedkd.data.sources import load
 from spacedkd.schedule import ReleasedSelfKD
+from spacedkd.training import Event
 from tests.conftest import tensors
 
 Make = Callable[..., RunSpec]

@@ -12,9 +12,10 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from spacedkd import Event, OptimizerSpec, RunSpec, Spaced, UserError, train
+from spacedkd import OptimizerSpec, RunSpec, Spaced, UserError, train
 from spacedkd.config.resolve import resolve_spec
 from spacedkd.config.serialization import to_json
+from spacedkd.training import Event
 from tests.training.stopping import assert_same_run, train_in_parts
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {

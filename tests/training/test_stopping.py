@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from spacedkd import Event, RunSpec, Spaced, train
+from spacedkd import RunSpec, Spaced, train
 from spacedkd.runs import checkpoint
 from spacedkd.runtime.signals import Stopped, killed_by
+from spacedkd.training import Event
+from tests import forked
 from tests.comparison.processes import children, gone, wait_until
 from tests.training.stopping import assert_same_run
+from tests.training.two_processes import Process
 
 TINY = (
     "--data digits --train-limit 40 --width 4 --epochs 400 --batch-size 8 --lr 0.002 --precision 32-true --threads 1 "
@@ -40,17 +43,24 @@ def assert_saved(folder: Path) -> None:
         pass
 
 
-def stopped(words: list[str], runs: list[Path], number: int) -> tuple[int, str]:
-    """A command that gets a signal, with all of its processes, when these runs have begun: its code and last line."""
-    pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-m", "spacedkd", *words], start_new_session=True, **pipes)
+def stopped(words: list[str], runs: list[Path], number: int, fork: bool = False) -> tuple[int, str]:
+    """A command that gets a signal, with all of its processes, when these runs have begun: its code and last line.
+
+    The processes that it starts are spawned; it itself is, too, unless it is to be forked.
+    """
+    process: Process
+    if fork:
+        process = forked.Command("-m", "spacedkd", *words)
+    else:
+        pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen([sys.executable, "-m", "spacedkd", *words], start_new_session=True, **pipes)
     wait_until(lambda: all(map(began, runs)), process)
     workers = [worker for child in children(process.pid) for worker in (child, *children(child))]
     os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=60)
     assert gone(workers)
     assert "Traceback" not in errors
-    return process.returncode, errors.splitlines()[-1]
+    return process.wait(), errors.splitlines()[-1]
 
 
 def test_a_pipeline_with_workers_saves_both_of_its_processes(tmp_path: Path) -> None:
@@ -69,7 +79,7 @@ def test_all_runs_of_a_comparison_are_saved(tmp_path: Path) -> None:
     arms = ["--arm", "a: --method kd", "--arm", "b: --method self-kd"]
     words = ["compare", *TINY, *arms, "--seeds", "1", "--jobs", "2", "--out", str(tmp_path)]
     runs = [tmp_path / "a/seed0", tmp_path / "b/seed0"]
-    code, said = stopped(words, runs, signal.SIGINT)
+    code, said = stopped(words, runs, signal.SIGINT, fork=True)
     assert (code, said) == (130, "spacedkd: Stopped, and everything is saved. Resume with: the same command")
     for run in runs:
         assert_saved(run)

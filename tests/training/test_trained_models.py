@@ -63,7 +63,7 @@ def test_early_exits_are_measured_too_and_left_out_where_only_the_deepest_counts
     assert {name.split(".")[0] for name, _ in saved.deepest().named_parameters()} == {"network"}
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "bf16-true", "64-true"])
 def test_every_precision_measures_what_training_measured(precision: str, tiny: RunSpec, tmp_path: Path) -> None:
     result = train(replace(tiny, precision=precision, epochs=1, ema=0.5), tmp_path / "run")
     saved = load_run(tmp_path / "run")

@@ -17,7 +17,9 @@ from lightning_fabric.plugins.environments.lightning import find_free_network_po
 from spacedkd import RunSpec, read_spec, train
 from spacedkd.config.serialization import to_json
 from spacedkd.runs.folder import RunFolder
+from tests import forked
 
+Process = subprocess.Popen[str] | forked.Command
 LIMIT = 300
 """seconds after which two processes are taken to wait for each other"""
 
@@ -26,21 +28,23 @@ def on_two(spec: RunSpec, **engine: Any) -> RunSpec:
     return replace(spec, engine=replace(spec.engine, accelerator="cpu", devices=2, **engine))
 
 
-def started(words: Iterable[str], ranks: Mapping[int, Mapping[str, str]]) -> list[subprocess.Popen[str]]:
-    """Python with these words, once for each rank, with its environment variables."""
+def started(words: Iterable[str], ranks: Mapping[int, Mapping[str, str]], fork: bool = True) -> list[Process]:
+    """Python with these words, once for each rank, with its environment variables; forked, or as from a shell."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "TORCHELASTIC"))}
     common = {**kept, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_network_port())}
+    if fork:
+        return [forked.Command(*words, env=common | dict(own)) for own in ranks.values()]
     command = [sys.executable, *words]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return [subprocess.Popen(command, env=common | dict(own), **pipes) for own in ranks.values()]
 
 
-def finished(processes: Iterable[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+def finished(processes: Iterable[Process]) -> list[tuple[int, str, str]]:
     """Code, output and errors of each."""
     found = []
     for process in processes:
         out, errors = process.communicate(timeout=LIMIT)
-        found.append((process.returncode, out, errors))
+        found.append((process.wait(), out, errors))
     return found
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from subprocess import DEVNULL
 from typing import Any
 
 import pytest
@@ -19,10 +16,7 @@ from torch import nn
 
 from spacedkd import (
     Ahead,
-    Blocks,
     DataSpec,
-    Event,
-    Growing,
     MethodSpec,
     NetworkSpec,
     Offline,
@@ -30,10 +24,8 @@ from spacedkd import (
     OptimizerSpec,
     RateSpec,
     RunSpec,
-    Schedule,
     Spaced,
     UserError,
-    Window,
     read_spec,
     train,
 )
@@ -41,8 +33,11 @@ from spacedkd.config.serialization import to_json
 from spacedkd.runs.tensor_file import digest
 from spacedkd.runtime.errors import SnapshotsGone
 from spacedkd.runtime.files import Folder
+from spacedkd.schedule import Blocks, Growing, Schedule, Window
+from spacedkd.training import Event
 from spacedkd.trajectory.record import TrajectoryWriter
 from spacedkd.trajectory.replay import RecordedTrajectory
+from tests import forked
 from tests.conftest import TINY, assert_same_bits, of_model
 from tests.training.stopping import Stopped, train_in_parts
 
@@ -98,7 +93,7 @@ def test_a_replayed_teacher_gives_the_bits_of_one_that_learns_beside_the_student
     assert_same_but_for_cost(tmp_path / "alone", tmp_path / "stopped")
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "bf16-true", "64-true"])
 def test_a_replayed_teacher_answers_in_the_precision_it_learns_in(
     tmp_path: Path, tiny: RunSpec, precision: str
 ) -> None:
@@ -298,8 +293,8 @@ def test_a_teacher_is_replayed_while_it_is_recorded_and_its_process_is_killed(tm
     """The student waits, is stopped itself, says that nobody records, and resumes when the teacher does."""
     spec = replace(tiny, epochs=12, schedule=Spaced("1ep"), evaluate_every="6ep")
     (tmp_path / "spec.json").write_text(json.dumps(to_json(replace(spec, record=("1ep",)))))
-    started = [sys.executable, "-m", "spacedkd", "train"]
-    teacher = subprocess.Popen([*started, "--spec", "spec.json", "--out", "teacher"], cwd=tmp_path, stdout=DEVNULL)
+    started = ["-m", "spacedkd", "train"]
+    teacher = forked.Command(*started, "--spec", "spec.json", "--out", "teacher", cwd=tmp_path)
     while not [*tmp_path.glob("teacher/path/teacher/*.safetensors")]:
         time.sleep(0.002)
     teacher.kill()
@@ -316,7 +311,7 @@ def test_a_teacher_is_replayed_while_it_is_recorded_and_its_process_is_killed(tm
     with pytest.raises(Stopped):
         train(replays, tmp_path / "student", callback=callback)
     assert f"spacedkd train --resume {tmp_path / 'teacher'}" in messages[0]
-    teacher = subprocess.Popen([*started, "--resume", "teacher"], cwd=tmp_path, stdout=DEVNULL)
+    teacher = forked.Command(*started, "--resume", "teacher", cwd=tmp_path)
     train(replays, tmp_path / "student", if_exists="resume")
     assert teacher.wait() == 0
     train(spec, tmp_path / "alone")

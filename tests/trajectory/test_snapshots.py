@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from spacedkd import Ahead, Blocks, Growing, Schedule, Snapshots, SnapshotTeacher, Spaced, UserError
+from spacedkd import Ahead, Snapshots, SnapshotTeacher, Spaced, UserError
+from spacedkd.schedule import Blocks, Growing, Schedule
 from tests.conftest import assert_same_bits
 from tests.trajectory.bare_loop import network
 

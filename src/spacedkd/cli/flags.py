@@ -176,9 +176,10 @@ _METAVARS = {
     "FOLDER": "data.root",
     "DATA": "data.source",
     "PLACE": "network.weights",
-    "RUN": "teacher_path",
+    "RUN": "teacher_path targets_path",
     "ROLE": "only",
     "NUMBER": "seed",
+    "FORM": "targets_form",
     "NAME ...": "log",
     "AVERAGE ...": "record_average",
     "DEGREES": "data.augment.rotate",
@@ -271,7 +272,7 @@ _PLACED = {
     "method": ("label_smoothing",),
     "schedule": tuple(
         "frozen_mode follower_first redraw_replay follower_rate only".split()
-        + "record record_average record_average_for teacher_path".split()
+        + "record record_average record_average_for teacher_path cache_targets targets_path targets_form".split()
     ),
     "machine": ("precision", "channels_last", "attention", "sync_batchnorm"),
 }

@@ -56,8 +56,8 @@ def methods(pattern: str) -> RenderableType:
     """distillation methods; --pattern ctkd for the page of one"""
     from rich.markdown import Markdown
 
-    from spacedkd.methods import METHODS
     from spacedkd.methods.pages import citation, page
+    from spacedkd.methods.registry import METHODS
 
     if pattern:
         names = fnmatch.filter(METHODS, pattern)

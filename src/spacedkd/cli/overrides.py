@@ -79,7 +79,7 @@ def _with_published_weights(network: NetworkSpec) -> NetworkSpec:
         )
     if network.weights is not None:
         raise UserError("--pretrained and --weights are two starts: give one of them.")
-    return _with_option(network, "pretrained", True)
+    return replace(network, options={**network.options, "pretrained": True})
 
 
 def _with_option(spec: Any, name: str, value: Any) -> Any:
@@ -101,8 +101,8 @@ def _with_trained_teacher(spec: RunSpec, weights: str, trust_code: bool) -> RunS
 def _with_frozen_teacher(method: MethodSpec) -> MethodSpec:
     if ":" in method.name:
         return method  # a user's method decides itself what becomes of its teacher
-    from spacedkd.methods import METHODS
     from spacedkd.methods.one_network import SelfTrainedTeacher
+    from spacedkd.methods.registry import METHODS
 
     kind = METHODS[method.name]
     if issubclass(kind, SelfTrainedTeacher) or "teacher_learns" not in {entry.name for entry in fields(kind)}:
@@ -319,7 +319,7 @@ def _open_to_spacing(method: MethodSpec) -> MethodSpec:
     """Return a method without the options that spacing implies, so that `config.resolve` chooses them."""
     if not method.options or ":" in method.name:
         return method
-    from spacedkd.methods import METHODS
+    from spacedkd.methods.registry import METHODS
 
     implied = METHODS[method.name].card.when_spaced
     return replace(method, options={key: value for key, value in method.options.items() if key not in implied})

@@ -16,7 +16,7 @@ import tyro
 from spacedkd.cli.console import say
 from spacedkd.cli.flags import flag
 from spacedkd.config.spec import RunSpec
-from spacedkd.reporting.formatting import duration
+from spacedkd.report.formatting import duration
 from spacedkd.runs.status import STATES, RunState, find_runs, state_of
 from spacedkd.runtime.errors import UserError, printable
 from spacedkd.schedule import describe_schedule
@@ -125,7 +125,8 @@ def _left(run: RunState) -> str:
 def _scored(run: RunState) -> str:
     """Return the last accuracy of every role, the student's first."""
     order = sorted(run.accuracy, key=lambda role: role != run.student)
-    return ", ".join(f"{role} {100 * run.accuracy[role]['last']:.1f} %" for role in order) or NOTHING
+    metric = "" if run.spec is None or run.spec.task == "classification" else f"{run.spec.metric_title} "
+    return ", ".join(f"{role} {metric}{100 * run.accuracy[role]['last']:.1f} %" for role in order) or NOTHING
 
 
 def _how_to_resume(run: RunState) -> Iterator[str]:

@@ -154,6 +154,7 @@ def _extension_request(flags: dict[str, Any], out: Path | None, resume: Path | N
         )
     shorter = read_spec(extend, flags.get("trust_code", False))
     spec = replace(shorter, epochs=flags["epochs"], extends=(), record=(), record_average=(), record_average_for=())
+    spec = replace(spec, cache_targets=False)
     beside = extend if extend.name else extend.resolve()
     return RunRequest(spec, out or beside.with_name(f"{beside.name}-{spec.epochs:g}ep"), None, extend)
 

@@ -177,7 +177,8 @@ _CALLED_HERE = {
     "--optimizer NAME": "opt optim optimiser optimizer-name",
     "--out FOLDER": "dir exp exp-name experiment experiment-name log-dir logdir name out-dir output output-dir "
     "run-name save save-dir save-path",
-    "--precision bf16-mixed": "amp bf16 fp16 half mixed-precision",
+    "--precision bf16-mixed": "amp bf16 half mixed-precision",
+    "--precision 16-mixed": "fp16 float16 grad-scaler loss-scale",
     "--rate cosine": "lr-schedule lr-scheduler sched scheduler",
     "--interval 1.5ep for who learns when, --rate cosine for the learning rate": "schedule",
     "--recipe NAME": "preset",

@@ -4,3 +4,10 @@
 jobs and trains them in a pool of processes (`pool`) or of a Ray cluster (`ray_pool`); `teacher_sharing` lets arms with
 equal teachers train one. `results` computes a comparison from finished runs, `document` is comparison.json.
 """
+
+import lazy_loader
+
+from spacedkd.runtime.errors import with_way_out
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = with_way_out(__getattr__, __name__)

@@ -20,7 +20,7 @@ from torch import nn
 from spacedkd.comparison.document import Comparison, write_comparison
 from spacedkd.comparison.job import Job
 from spacedkd.comparison.pool import JobCallback
-from spacedkd.comparison.results import compare_runs
+from spacedkd.comparison.results import check_metrics, compare_runs
 from spacedkd.comparison.scheduler import (
     jobs_at_once,
     plan_jobs,
@@ -97,6 +97,8 @@ def compare(
         raise UserError(f"arms must be specs by name, {{'online': RunSpec(), ...}}; got {arms!r}.")
     for spec in arms.values():
         check_spec(spec)
+    if arms:
+        check_metrics(arms)
     numbers = _seed_numbers(arms, seeds)
     if against is not None and against not in arms:
         raise unknown("arm", against, arms)

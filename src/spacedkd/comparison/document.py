@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from spacedkd.evaluation.accuracy import BinEntry
 from spacedkd.runs.predictions import data_frame
@@ -161,6 +161,8 @@ class ComparisonDocument(TypedDict):
     """The contents of comparison.json."""
 
     measured: str
+    metric: NotRequired[str]
+    """title of the metric that arms are compared by, where that is not the accuracy of classifiers"""
     best_chosen_on: list[str]
     against: str
     arms: list[ArmDocument]

@@ -1,6 +1,6 @@
 """A run of a comparison, and the files in its folder about a divergence or a failure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,6 +53,10 @@ class Job(NamedTuple):
     def has_snapshots(self) -> bool:
         """Whether the recorded snapshots exist, or will exist because the run has no checkpoint yet."""
         return (self.folder / "path").exists() or not RunFolder(self.folder).checkpoint.exists()
+
+    def reads_from(self, runs: Container[str]) -> bool:
+        """Return whether one of these runs, by their paths, records the teacher or caches the targets of this one."""
+        return self.spec.teacher_path in runs or self.spec.targets_path in runs
 
     def diverged(self) -> Diverged | None:
         """Return the run's divergence in this comparison or an earlier one: the same run would diverge again."""

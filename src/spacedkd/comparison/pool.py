@@ -27,6 +27,7 @@ from spacedkd.runtime.errors import (
     OutOfMemory,
     RunFailed,
     SnapshotsGone,
+    TargetsGone,
     UserCodeError,
     UserError,
     first_line,
@@ -81,7 +82,8 @@ def train_in_pool(
     """Train all jobs in a pool, and return the errors of those that failed, by number.
 
     A job begins when the pool has room and the snapshots that it replays are there. If a run fails or its process dies,
-    only the runs that replay it end too. The errors are `Diverged`, `RunFailed`, `SnapshotsGone` or `RecorderLost`.
+    only the runs that read from it end too. The errors are `Diverged`, `RunFailed`, `SnapshotsGone`, `TargetsGone` or
+    `RecorderLost`.
     `meanwhile` is called every few seconds.
     """
     waiting = [*enumerate(jobs)]
@@ -92,9 +94,8 @@ def train_in_pool(
         if stop():
             raise Stopped("The comparison", len(jobs) - len(waiting) - len(running), len(jobs), "runs")
         lost = {str(resolve_links(jobs[number].folder)): jobs[number] for number in errors}
-        for number, job in [numbered for numbered in waiting if numbered[1].spec.teacher_path in lost]:
-            recorder = lost[job.spec.teacher_path or ""]
-            errors[number] = RecorderLost(f"{job.name}: it replays {recorder.name}, which did not finish.")
+        for number, job in [numbered for numbered in waiting if numbered[1].reads_from(lost)]:
+            errors[number] = _source_lost(job, lost)
             waiting.remove((number, job))
         room = pool.capacity() - len(running)
         begin = jobs_to_begin(waiting, [job for _, job in running.values()], max(room, 0))
@@ -111,17 +112,30 @@ def train_in_pool(
                 errors[number] = _with_name(job, error, lost)
                 if isinstance(errors[number], RunFailed):
                     record_failure(job, error)
-                is_repaired = isinstance(errors[number], SnapshotsGone)
-                consequence = "The teacher is trained again." if is_repaired else "The others continue."
+                consequence = _CONSEQUENCES.get(type(errors[number]), "The others continue.")
                 print_notice(f"{errors[number]} {consequence}")
         for number, event in pool.events():
             callback(jobs[number], event)
-            if event.waiting and jobs[number].spec.teacher_path in lost:
+            if event.waiting and jobs[number].reads_from(lost):
                 pool.release(number)
         if time.monotonic() - last > MEANWHILE_SECONDS:
             meanwhile()
             last = time.monotonic()
     return errors
+
+
+_CONSEQUENCES = {
+    SnapshotsGone: "The teacher is trained again.",
+    TargetsGone: "It restarts, with the teacher itself.",
+}
+
+
+def _source_lost(job: Job, lost: Mapping[str, Job]) -> UserError:
+    """Return the error of a job that reads from a run which did not finish."""
+    if (recorder := lost.get(job.spec.teacher_path or "")) is not None:
+        return RecorderLost(f"{job.name}: it replays {recorder.name}, which did not finish.")
+    writer = lost[job.spec.targets_path or ""]
+    return TargetsGone(f"{job.name}: it reads the targets of {writer.name}, which did not finish.")
 
 
 def _with_name(job: Job, error: UserError, lost: Mapping[str, Job]) -> UserError:
@@ -131,12 +145,14 @@ def _with_name(job: Job, error: UserError, lost: Mapping[str, Job]) -> UserError
     line = f"{job.name}: {error}"
     if job.spec.teacher_path in lost:
         return RecorderLost(line)
-    return SnapshotsGone(line) if isinstance(error, SnapshotsGone) else RunFailed(line, getattr(error, "trace", ()))
+    if isinstance(error, SnapshotsGone | TargetsGone):
+        return type(error)(line)
+    return RunFailed(line, getattr(error, "trace", ()))
 
 
 def as_failure(error: Exception) -> UserError:
     """Return the error of a run as one that another process can unpickle, even if user code has raised it."""
-    if type(error) in (Diverged, Moved, SnapshotsGone, RunFailed):
+    if type(error) in (Diverged, Moved, SnapshotsGone, TargetsGone, RunFailed):
         assert isinstance(error, UserError)
         return error
     raised = isinstance(error, UserCodeError | OutOfMemory)

@@ -27,7 +27,7 @@ from spacedkd.comparison.document import (
 )
 from spacedkd.comparison.job import read_divergence, read_failure
 from spacedkd.config.serialization import to_json
-from spacedkd.config.spec import describe, read_spec
+from spacedkd.config.spec import RunSpec, describe, read_spec
 from spacedkd.evaluation.accuracy import pool_reliability
 from spacedkd.evaluation.document import INSTRUMENTS, EvaluationDocument, metrics, most_common, read
 from spacedkd.evaluation.instrument import Metric
@@ -51,8 +51,9 @@ def compare_runs(
     against = next(iter(arms)) if against is None else against
     if against not in arms:
         raise unknown("arm", against, arms)
+    check_metrics({label: runs[0].spec for label, runs in arms.items()})
     documents = [_arm(label, runs, arms[against]) for label, runs in arms.items()]
-    return {
+    comparison: ComparisonDocument = {
         "measured": "student, test images; last = deepest head after the last epoch",
         "best_chosen_on": sorted({run.best_chosen_on for runs in arms.values() for run in runs}),
         "against": against,
@@ -62,6 +63,22 @@ def compare_runs(
         "spacing": spacing_effects(arms, documents),
         "evaluation": compare_evaluations(documents, against),
     }
+    if (spec := arms[against][0].spec).task != "classification":
+        comparison["metric"] = spec.metric_title
+    return comparison
+
+
+def check_metrics(specs: Mapping[str, RunSpec]) -> None:
+    """Refuse arms that are judged by different metrics, or with other pixels ignored."""
+    (first, spec), *others = specs.items()
+    for label, other in others:
+        for name in ("task", "metric_title", "ignore_index"):
+            ours, theirs = getattr(spec, name), getattr(other, name)
+            if ours != theirs:
+                raise UserError(
+                    f"Arms that are compared must have one {name.removesuffix('_title')}: {first} has {ours}, and "
+                    f"{label} has {theirs}."
+                )
 
 
 def _diverged(folders: Iterable[Path]) -> Iterator[DivergedRun]:
@@ -115,7 +132,7 @@ def _difference(
     if runs is reference or _test_images(runs[0].spec.data) != _test_images(reference[0].spec.data):
         return None
     ours, theirs = ({run.seed: accuracy(run) for run in arm} for arm in (runs, reference))
-    return paired_difference(ours, theirs, resolution=1 / reference[0].plan["test_images"])
+    return paired_difference(ours, theirs, resolution=reference[0].resolution)
 
 
 def _average(runs: Sequence[Run], reference: Sequence[Run]) -> AverageDocument | None:
@@ -123,7 +140,7 @@ def _average(runs: Sequence[Run], reference: Sequence[Run]) -> AverageDocument |
     if not all(run.keeps_average for run in runs):
         return None
     students, averages = ({run.seed: accuracy(run) for run in runs} for accuracy in (Run.score, Run.average_score))
-    gain = paired_difference(averages, students, resolution=1 / runs[0].plan["test_images"])
+    gain = paired_difference(averages, students, resolution=runs[0].resolution)
     comparable = all(run.keeps_average for run in reference)
     return {
         "last": to_json(confidence_interval([*averages.values()])),
@@ -196,7 +213,7 @@ def spacing_effects(arms: Mapping[str, Sequence[Run]], documents: Sequence[ArmDo
     document = dict(zip(arms, documents, strict=True))
     by_seed = {label: {run.seed: run.score() for run in runs} for label, runs in arms.items()}
     pairs = [(label, partner) for label in arms if (partner := _partner(label, first)) is not None]
-    differences = [paired_difference(by_seed[a], by_seed[b], 1 / first[a].plan["test_images"]) for a, b in pairs]
+    differences = [paired_difference(by_seed[a], by_seed[b], first[a].resolution) for a, b in pairs]
     corrected = holm([None if difference is None else difference.p for difference in differences])
     names = _short_names([document[spaced] for spaced, _ in pairs])
     return [

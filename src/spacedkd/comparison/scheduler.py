@@ -14,12 +14,21 @@ import torch
 from spacedkd.comparison.job import Job, LostRuns, record_failure
 from spacedkd.comparison.pool import JobCallback, Pool, RecorderLost, local_pool, train_in_pool
 from spacedkd.comparison.teacher_sharing import (
+    CacheableTargets,
+    ReplayingRuns,
+    ShareableTeacher,
+    cacheable_targets,
     find_replaying_runs,
+    find_target_readers,
     locate_recorder,
     remove_passed_snapshots,
+    remove_passed_targets,
     replace_lost_recorders,
     restart_if_orphaned,
+    restart_if_targets_gone,
+    restart_without_targets,
     restart_without_teacher,
+    share_targets,
     share_teachers,
     shareable_teacher,
 )
@@ -28,7 +37,15 @@ from spacedkd.config.resolve import resolve, resolve_method, resolve_spec
 from spacedkd.config.spec import MethodSpec, RunSpec, check_loggers_installed, read_spec
 from spacedkd.data.sources import Library
 from spacedkd.runs.folder import RunFolder
-from spacedkd.runtime.errors import Moved, SnapshotsGone, UserError, install_command
+from spacedkd.runtime.errors import (
+    Diverged,
+    Moved,
+    RunFailed,
+    SnapshotsGone,
+    TargetsGone,
+    UserError,
+    install_command,
+)
 from spacedkd.runtime.files import Folder, make_durable, resolve_links, write_errors
 from spacedkd.runtime.processes import free_memory, numbers_of, print_notice
 from spacedkd.runtime.signals import Stop, never_stop
@@ -72,7 +89,8 @@ def make_job(spec: RunSpec, folder: Path, at_once: int, library: Library, object
     if begun is not None:
         path = begun.teacher_path and str(locate_recorder(begun.teacher_path, folder.parents[1]))
         recorded = {name: getattr(begun, name) for name in ("record", "record_average", "record_average_for")}
-        filled = replace(filled, **recorded, teacher_path=path)
+        targets = begun.targets_path and str(locate_recorder(begun.targets_path, folder.parents[1]))
+        filled = replace(filled, **recorded, teacher_path=path, cache_targets=begun.cache_targets, targets_path=targets)
     return Job(spec.label, spec.seed, filled, folder, objects=objects)
 
 
@@ -153,7 +171,7 @@ def run_jobs(
     for job in replaced:
         with RunFolder(job.folder).lock():
             RunFolder(job.folder).discard()
-    jobs = [restart_if_orphaned(job) for job in jobs]
+    jobs = [restart_if_orphaned(restart_if_targets_gone(job)) for job in jobs]
     out = jobs[0].folder.parents[1]
     lost: LostRuns = {job.folder: (job, error) for job in jobs if (error := job.diverged()) is not None}
     waiting = [job for job in jobs if not job.finished and job.folder not in lost]
@@ -167,8 +185,7 @@ def run_jobs(
         _train_until_done(waiting, by_folder, lost, partial(_open_pool, at_once=at_once, ray=ray), callback, stop)
     runs = [resolve_links(job.folder) for job in jobs]
     folders = {*runs, *(RunFolder(run).teacher for run in runs)}
-    replayed = find_replaying_runs(out, ())
-    remove_passed_snapshots({recorder: by for recorder, by in replayed.items() if recorder in folders})
+    _remove_passed(*({run: by for run, by in found.items() if run in folders} for found in _find_readers(out, ())))
     return {job.folder: lost[job.folder][1] for job in jobs if job.folder in lost}
 
 
@@ -205,8 +222,9 @@ def _train_until_done(
         pool: Pool | None = None
         while jobs := replace_lost_recorders(jobs, by_folder, lost, gone):
             pool = pool or stack.enter_context(open_pool(jobs))
-            replayed = find_replaying_runs(out, jobs)
-            errors = train_in_pool(pool, jobs, callback, stop_or_moved, partial(remove_passed_snapshots, replayed))
+            errors = train_in_pool(
+                pool, jobs, callback, stop_or_moved, partial(_remove_passed, *_find_readers(out, jobs))
+            )
             failed = [(jobs[number], error) for number, error in errors.items()]
             jobs = _jobs_to_repeat(failed, by_folder, lost, gone, trained_again)
 
@@ -223,9 +241,12 @@ def _jobs_to_repeat(
     A recorder whose snapshots are gone is added to `gone`, a teacher alone that is trained again to `trained_again`.
     """
     repeated: list[Job] = []
+    ended = {str(resolve_links(job.folder)) for job, error in failed if isinstance(error, Diverged | RunFailed)}
     for job, error in failed:
         recorder = job.spec.teacher_path or ""
-        if isinstance(error, RecorderLost):
+        if job.spec.targets_path in ended or isinstance(error, TargetsGone):
+            job = restart_without_targets(job)
+        if isinstance(error, TargetsGone | RecorderLost):
             repeated.append(job)
         elif not isinstance(error, SnapshotsGone) or recorder in trained_again:
             lost[job.folder] = (job, error)
@@ -243,6 +264,17 @@ def _jobs_to_repeat(
     return repeated
 
 
+def _find_readers(out: Path, jobs: Sequence[Job]) -> tuple[ReplayingRuns, ReplayingRuns]:
+    """Return the runs that record a teacher, and those that cache targets, each with the runs that read from it."""
+    return find_replaying_runs(out, jobs), find_target_readers(out, jobs)
+
+
+def _remove_passed(replaying: ReplayingRuns, readers: ReplayingRuns) -> None:
+    """Remove snapshots and targets that no run needs any more."""
+    remove_passed_snapshots(replaying)
+    remove_passed_targets(readers)
+
+
 def share_arms_teachers(
     jobs: Sequence[Job], library: Library | None = None, sharing: bool = True
 ) -> tuple[list[Job], int]:
@@ -250,15 +282,16 @@ def share_arms_teachers(
 
     Every arm's models are built, so that an arm that cannot be built is refused here.
     """
-    teachers, most = {}, 0
+    teachers, targets, most = dict[str, ShareableTeacher | None](), dict[str, CacheableTargets | None](), 0
     new_ones_last = sorted(jobs, key=lambda job: not job.begun)
     with one_thread():
         for job in {job.label: job for job in new_ones_last}.values():
             run = resolve(job.spec, job.objects, library)
             models = build_models(run)
             teachers[job.label] = shareable_teacher(run, models) if sharing else None
+            targets[job.label] = cacheable_targets(run, models) if sharing else None
             most = max(most, private_memory())
-    return share_teachers(jobs, teachers), most
+    return share_targets(share_teachers(jobs, teachers), targets), most
 
 
 def _open_pool(jobs: Sequence[Job], *, at_once: int | None, ray: str | None) -> AbstractContextManager[Pool]:

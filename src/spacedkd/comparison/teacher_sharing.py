@@ -7,11 +7,12 @@ more.
 
 import json
 import shutil
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from spacedkd.averages import batch_norm_of, parse_average
@@ -19,16 +20,28 @@ from spacedkd.comparison.job import Job, LostRuns, read_divergence, record_diver
 from spacedkd.config.resolve import ResolvedRun, resolve_method
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import RunSpec, read_spec
+from spacedkd.data.inputs import row_count
+from spacedkd.models.classifier import eval_mode
 from spacedkd.runs.folder import RunFolder
-from spacedkd.runtime.errors import Diverged, RunFailed, SnapshotsGone, UserError
+from spacedkd.runtime.errors import Diverged, RunFailed, SnapshotsGone, TargetsGone, UserError
 from spacedkd.runtime.files import Folder, resolve_links
 from spacedkd.runtime.processes import print_notice
 from spacedkd.schedule import Offline, Schedule
 from spacedkd.timeline import updates_seen
+from spacedkd.training.forecast import count_flops
+from spacedkd.trajectory.cached_teacher import (
+    FEATURES,
+    OUTPUTS,
+    bytes_per_item,
+    items_of_student,
+    target_settings,
+    teacher_of,
+)
 from spacedkd.trajectory.identity import trajectory_settings
 from spacedkd.trajectory.record import average_updates_to_record, updates_to_record
-from spacedkd.trajectory.replay import read_oldest_needed
+from spacedkd.trajectory.replay import TARGETS, read_oldest_needed
 from spacedkd.trajectory.store import RunSnapshots, index_file, read_index
+from spacedkd.trajectory.targets import INDEX, Targets
 
 DISK_FRACTION = 0.25
 """largest part of the free disk space that recorded snapshots may take"""
@@ -158,6 +171,115 @@ def _has_snapshots_from(recorder: Job, first: int) -> bool:
     return min(updates, default=first) <= first
 
 
+# Targets that several students share
+
+
+FLOPS_PER_BYTE = {False: 50, True: 20_000}
+"""operations of a forward pass that take about as long as to read a byte of targets and to check it, at 1 GB/s: on a
+CPU's core, or, with True, on a GPU"""
+
+
+@dataclass(frozen=True)
+class CacheableTargets:
+    """The outputs of an arm's teacher at each step of its student, which other students may see as well."""
+
+    name: str
+    """equal for arms whose students see the same logits at the same steps, to the bit"""
+    features: str | None
+    """what the features are; None where the method uses none"""
+    size: int
+    """bytes of all of them on disk"""
+
+    def covers(self, other: "CacheableTargets") -> bool:
+        """Return whether these targets have everything that another arm's student needs."""
+        return self.name == other.name and other.features in (None, self.features)
+
+
+def cacheable_targets(run: ResolvedRun, models: Mapping[str, nn.Module]) -> CacheableTargets | None:
+    """Return an arm's targets; None if they cannot be cached, are already, or cost more to read than to compute."""
+    spec = run.spec
+    if spec.cache_targets or spec.targets_path is not None or spec.engine.processes > 1:
+        return None
+    try:
+        settings = target_settings(run, models)
+    except UserError:
+        return None
+    features = settings.pop(FEATURES)
+    settings.pop(OUTPUTS)
+    teacher = models[teacher_of(run)]
+    with eval_mode(teacher), count_flops() as flops:
+        item_bytes = bytes_per_item(run, teacher)
+    on_gpu = torch.cuda.is_available() and spec.engine.accelerator != "cpu"
+    pays = flops.get_total_flops() / row_count(run.data.info.sample) > FLOPS_PER_BYTE[on_gpu] * item_bytes
+    size = item_bytes * items_of_student(run)
+    return CacheableTargets(json.dumps(settings, sort_keys=True), features, size) if pays else None
+
+
+def share_targets(jobs: Sequence[Job], targets: Mapping[str, CacheableTargets | None]) -> list[Job]:
+    """Return jobs of which one in each group caches the targets that the others read; others are not changed.
+
+    Those of a teacher that learns must replay one recorder, because its journal is theirs too. Jobs that have begun are
+    not changed.
+    """
+    groups: dict[tuple[int, str, str | None], list[tuple[Job, CacheableTargets]]] = {}
+    for job in jobs:
+        own = targets.get(job.label)
+        if own is not None and not job.begun:
+            recorder = str(resolve_links(job.folder)) if job.spec.record else job.spec.teacher_path
+            groups.setdefault((job.seed, own.name, recorder), []).append((job, own))
+    changed: dict[Path, Job] = {}
+    for group in groups.values():
+        writer, own, readers = max(_possible_writers(group), key=lambda possible: len(possible[2]))
+        if readers and _has_room(own.size, writer.folder):
+            path = str(resolve_links(writer.folder))
+            changed[writer.folder] = writer._replace(spec=replace(writer.spec, cache_targets=True))
+            for job in readers:
+                changed[job.folder] = job._replace(spec=replace(job.spec, targets_path=path))
+    return [changed.get(job.folder, job) for job in jobs]
+
+
+def _possible_writers(
+    group: Sequence[tuple[Job, CacheableTargets]],
+) -> Iterator[tuple[Job, CacheableTargets, list[Job]]]:
+    """Yield every job of a group with the jobs that could read its targets; the recorder comes first.
+
+    The recorder itself reads none: it trains the teacher, before anybody can write.
+    """
+    for writer, own in sorted(group, key=lambda member: not member[0].spec.record):
+        others = [(job, theirs) for job, theirs in group if job is not writer and not job.spec.record]
+        yield writer, own, [job for job, theirs in others if own.covers(theirs) and _has_teacher(job)]
+
+
+def _has_teacher(job: Job) -> bool:
+    """Return whether another run trains the teacher of a job, or nobody does because it never learns."""
+    return job.spec.teacher_path is not None or len(resolve_method(job.spec)[0].roles) == 1
+
+
+def _has_room(size: int, folder: Path) -> bool:
+    """Return whether targets of this size fit on the disk next to everything else."""
+    existing = next(parent for parent in resolve_links(folder).parents if parent.exists())
+    return size <= shutil.disk_usage(existing).free * DISK_FRACTION
+
+
+def restart_if_targets_gone(job: Job) -> Job:
+    """Return the job; if it has begun to read targets that will not be complete, restart it with the teacher itself."""
+    if job.spec.targets_path is None or not job.begun or job.finished or job.diverged():
+        return job
+    writer = RunFolder(job.spec.targets_path)
+    is_there = (writer.targets / INDEX).exists() or (writer.spec.exists() and not writer.finished())
+    return job if is_there and read_divergence(writer.path) is None else restart_without_targets(job)
+
+
+def restart_without_targets(job: Job) -> Job:
+    """Remove the folder of a job that read cached targets, and return the job, which calls the teacher itself."""
+    if job.begun:
+        print_notice(f"{job.name} restarts with the teacher itself: the targets in {job.spec.targets_path} are gone.")
+        with RunFolder(job.folder).lock():
+            pass  # raises if a process trains the run now
+        Folder(job.folder.parent).remove_tree(job.folder)
+    return job._replace(spec=replace(job.spec, targets_path=None))
+
+
 def restart_if_orphaned(job: Job) -> Job:
     """Return the job; if it has begun to replay snapshots that are gone, restart it without a replayed teacher."""
     recorder = job.spec.teacher_path
@@ -179,14 +301,11 @@ def restart_without_teacher(job: Job) -> Job:
 
 def teacher_job(recorder: Job) -> Job:
     """Return the job that trains the teacher of a run alone, within the run's folder, and records it."""
-    spec = replace(recorder.spec.without_average(), only=_recorded_roles(recorder)[0])
-    return Job(
-        f"teacher of {recorder.label}",
-        recorder.seed,
-        spec,
-        RunFolder(recorder.folder).teacher,
-        objects=recorder.objects,
-    )
+    spec = recorder.spec.without_average()
+    spec = replace(spec, cache_targets=False, targets_path=None, targets_form="whole")  # which are of the student
+    spec = replace(spec, only=_recorded_roles(recorder)[0])
+    folder = RunFolder(recorder.folder).teacher
+    return Job(f"teacher of {recorder.label}", recorder.seed, spec, folder, objects=recorder.objects)
 
 
 def _recorded_roles(recorder: Job) -> list[str]:
@@ -252,10 +371,23 @@ def jobs_to_begin(waiting: Sequence[tuple[int, Job]], running: Collection[Job], 
     """Return the jobs to begin now, at most `room`; those that do not wait for a running job come first."""
     busy = {str(resolve_links(job.folder)) for job in running}
     ready = [(number, job) for number, job in waiting if _can_begin(job, busy)]
-    return sorted(ready, key=lambda numbered: numbered[1].spec.teacher_path in busy)[:room]
+    return sorted(ready, key=lambda numbered: numbered[1].reads_from(busy))[:room]
 
 
 def _can_begin(job: Job, busy: Container[str]) -> bool:
+    """Return whether what a job reads from other runs is there, or begins to be while they are trained."""
+    return _has_snapshots(job, busy) and _has_targets(job, busy)
+
+
+def _has_targets(job: Job, busy: Container[str]) -> bool:
+    """Return whether the targets that a job reads are cached, or the first ones are while others follow."""
+    if job.spec.targets_path is None:
+        return True
+    writer = RunFolder(job.spec.targets_path)
+    return writer.finished() or (job.spec.targets_path in busy and (writer.targets / INDEX).exists())
+
+
+def _has_snapshots(job: Job, busy: Container[str]) -> bool:
     """Return whether the snapshots that a job replays are recorded, or its first one is while others follow."""
     if job.spec.teacher_path is None:
         return True
@@ -284,12 +416,7 @@ def find_replaying_runs(out: Path, jobs: Sequence[Job]) -> ReplayingRuns:
     Runs that keep their snapshots are left out. If a spec cannot be read, the result is empty: that run may replay any
     other, or keep its snapshots.
     """
-    try:
-        specs = {file.parent: read_spec(file) for file in out.glob("*/*/spec.json")}
-    except UserError:
-        return {}
-    for job in jobs:
-        specs[job.folder] = job.spec
+    specs = _specs_below(out, jobs)
     replaying: dict[Path, list[Path]] = {}
     for run, spec in specs.items():
         recorder = None if spec.teacher_path is None else locate_recorder(spec.teacher_path, out)
@@ -299,6 +426,41 @@ def find_replaying_runs(out: Path, jobs: Sequence[Job]) -> ReplayingRuns:
                 replaying.setdefault(recorder.parent, []).append(run)
     keep = {run.resolve() for run, spec in specs.items() if spec.engine.keep_path}
     return {recorder: runs for recorder, runs in replaying.items() if not {recorder, recorder.parent} & keep}
+
+
+def _specs_below(out: Path, jobs: Sequence[Job]) -> dict[Path, RunSpec]:
+    """Return the specs of all runs in a comparison's folder and of the jobs; none if one cannot be read."""
+    try:
+        specs = {file.parent: read_spec(file) for file in out.glob("*/*/spec.json")}
+    except UserError:
+        return {}
+    return {**specs, **{job.folder: job.spec for job in jobs}}
+
+
+def find_target_readers(out: Path, jobs: Sequence[Job]) -> ReplayingRuns:
+    """Return the runs in a comparison's folder that cache targets, each with its readers: see `find_replaying_runs`."""
+    specs, readers = _specs_below(out, jobs), dict[Path, list[Path]]()
+    for run, spec in specs.items():
+        if spec.targets_path is not None:
+            readers.setdefault(locate_recorder(spec.targets_path, out), []).append(run)
+    return {
+        writer: runs
+        for writer, runs in readers.items()
+        if writer.is_relative_to(out.resolve()) and not (writer in specs and specs[writer].engine.keep_path)
+    }
+
+
+def remove_passed_targets(readers: ReplayingRuns) -> None:
+    """Remove cached targets that no run will read again, not even when it resumes from its checkpoint."""
+    for writer, runs in readers.items():
+        active = [RunFolder(run) for run in runs if not RunFolder(run).finished() and read_divergence(run) is None]
+        ended = RunFolder(writer).finished() or read_divergence(writer) is not None
+        if ended and not active:
+            Folder(writer).remove_tree(RunFolder(writer).targets)
+        elif (RunFolder(writer).targets / INDEX).exists():
+            oldest = min((read_oldest_needed(run).get(TARGETS, 0) for run in active), default=0)
+            with suppress(TargetsGone):  # the index was damaged, or has just been removed
+                Targets(RunFolder(writer).targets, within=Folder(writer)).remove_before(oldest)
 
 
 def remove_passed_snapshots(replaying: ReplayingRuns) -> None:

@@ -23,8 +23,8 @@ from spacedkd.config.optimizer import OptimizerSpec
 from spacedkd.config.serialization import changed_fields, qualified_name
 from spacedkd.config.spec import DataSpec, MethodSpec, NetworkSpec, RunSpec
 from spacedkd.learning_rate import LearningRate
-from spacedkd.methods import describe
 from spacedkd.methods.base import Method
+from spacedkd.methods.registry import describe
 from spacedkd.models.factory import instance_error
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.user_code import is_user_code

@@ -13,7 +13,6 @@ from spacedkd.config.serialization import (
     with_truth,
 )
 from spacedkd.runtime.errors import UserError, check_between, same_name, unknown
-from spacedkd.runtime.torchvision_compat import declare_missing
 from spacedkd.schedule import Duration
 
 Options = Mapping[str, Any]
@@ -167,7 +166,6 @@ def _has_momentum(name: str) -> bool:
     own = name.lower().removeprefix("lookahead_")  # timm's way to write it inside Lookahead
     if own in (*WITH_MOMENTUM, *WITHOUT_MOMENTUM):
         return own in WITH_MOMENTUM
-    declare_missing()
     optim = import_module("timm.optim")
     try:
         info = optim.get_optimizer_info(own)

@@ -5,6 +5,7 @@ pure function of the spec, the objects given with it, and the data: nothing is b
 """
 
 import math
+import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,19 +30,21 @@ from spacedkd.averages import (
 )
 from spacedkd.config.objects import Objects
 from spacedkd.config.spec import EngineSpec, MethodSpec, NetworkSpec, RunSpec, with_extensions
+from spacedkd.data.dataset import Items
 from spacedkd.data.run_data import RunData, from_datasets
 from spacedkd.data.sources import Library
 from spacedkd.data.stream import Stream, View
 from spacedkd.learning_rate import LearningRate
-from spacedkd.methods import METHODS, build_method, describe
 from spacedkd.methods.base import Method, Progress
+from spacedkd.methods.registry import METHODS, build_method, describe
 from spacedkd.models import factory
 from spacedkd.models.classifier import class_count
-from spacedkd.runtime.errors import UserError, unknown
+from spacedkd.runtime.errors import UserError, pluralize, unknown
 from spacedkd.runtime.files import resolve_links
-from spacedkd.runtime.processes import check_count, check_threads
+from spacedkd.runtime.processes import check_count, check_threads, cores_per_process
 from spacedkd.runtime.user_code import check_trusted, is_user_code, load_object, user_code, user_code_error
-from spacedkd.schedule import Duration, Online, Schedule, Turn
+from spacedkd.schedule import Duration, Offline, Online, Schedule, Turn
+from spacedkd.task import make_task
 from spacedkd.timeline import Timeline, forward_only_turns, timeline_turns
 
 MOST_STEPS = 10_000_000
@@ -120,7 +123,13 @@ class ResolvedRun:
     def progress(self, turn: Turn, gather: Callable[[Tensor], Tensor], micro_batch: int = 0) -> Progress:
         """Return what the method gets about a turn in addition to its batch."""
         is_replay = partial(self.timeline.is_replay, turn)
-        return Progress(turn.step, self.steps_per_epoch, self.total_steps, gather, micro_batch, is_replay)
+        task = self.data.task
+        return Progress(turn.step, self.steps_per_epoch, self.total_steps, gather, micro_batch, is_replay, task)
+
+    @property
+    def workers(self) -> int:
+        """The number of processes that prepare batches for each process of the run."""
+        return self.spec.engine.workers or 0
 
     def updates(self, turns: int) -> Counter[str]:
         """Return how many updates each role has made after this number of turns."""
@@ -148,12 +157,14 @@ def resolve(spec: RunSpec, objects: Objects | None = None, library: Library | No
 
     `objects` are given in place of names in the spec. A `library` keeps the data for other runs.
     """
-    objects, library = objects or Objects(), library or Library()
+    objects, library, engine = objects or Objects(), library or Library(), spec.engine
     spec = resolve_spec(spec, objects, library)
     if spec.sync_batchnorm and spec.engine.processes == 1 and not spec.processes_before:
         raise UserError("sync_batchnorm does not matter on one device: give --devices too, or leave it out.")
     method = objects.method or build_method(spec.method)
+    method.check_task(spec.task)
     data = _load_data(spec, objects, library)
+    spec = replace(spec, engine=replace(spec.engine, workers=choose_workers(engine, data).count))
     steps_per_epoch = make_stream(spec, data, 0, spec.engine.processes).steps_per_epoch
     total = _total_steps(spec, steps_per_epoch)
     schedule = with_extensions(spec.schedule or Online(), spec.extends, steps_per_epoch, total)
@@ -196,18 +207,36 @@ def resolve_spec(spec: RunSpec, objects: Objects | None = None, library: Library
     names = {"network": spec.network.name, "optimizer": spec.optimizer.name, "lr": spec.rate.shape}
     check_trusted(name for field, name in names.items() if field not in objects.described)
     method, schedule = resolve_method(spec, objects.method)
+    spec = _with_teachers_journal(spec, method)
     teacher = None if spec.teacher is None else factory.with_converted_options(spec.teacher, objects.teacher)
     return replace(
         spec,
         network=factory.with_converted_options(spec.network, objects.network),
         teacher=teacher,
-        data=spec.data if is_user_code(spec.data.source) else (library or Library()).resolve(spec.data),
+        data=spec.data
+        if is_user_code(spec.data.source)
+        else (library or Library()).resolve(spec.data, spec.engine.devices),
         method=describe(method),
         schedule=schedule,
         teacher_path=None if spec.teacher_path is None else str(resolve_links(Path(spec.teacher_path))),
-        precision=best_precision(spec.engine.accelerator) if spec.precision == "auto" else spec.precision,
+        targets_path=None if spec.targets_path is None else str(resolve_links(Path(spec.targets_path))),
+        precision=_choose_precision(spec) if spec.precision == "auto" else spec.precision,
         engine=_resolve_engine(spec.engine),
     )
+
+
+def _with_teachers_journal(spec: RunSpec, method: Method) -> RunSpec:
+    """Return a spec whose cached targets come with the journal of the teacher, where the teacher learns.
+
+    A run that reads the targets takes the teacher's lines of its journal from the run that recorded the teacher.
+    """
+    if spec.cache_targets and spec.targets_path is not None:
+        raise UserError("--targets-path reads the targets of another run, so there are none to cache: leave one out.")
+    if len(method.roles) == 1 or spec.teacher_path is not None:
+        return spec
+    if spec.targets_path is not None:
+        return replace(spec, teacher_path=spec.targets_path)
+    return replace(spec, record=(Offline(),)) if spec.cache_targets and not spec.record else spec
 
 
 def resolve_method(spec: RunSpec, method: Method | None = None) -> tuple[Method, Schedule | None]:
@@ -233,12 +262,22 @@ def resolve_method(spec: RunSpec, method: Method | None = None) -> tuple[Method,
 
 
 def best_precision(accelerator: str) -> str:
-    """Return bf16-mixed where the hardware computes in bfloat16, else plain float32."""
+    """Return bf16-mixed where the hardware computes in bfloat16, 16-mixed on other GPUs of CUDA, else plain float32."""
     if accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available():
-        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
+        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "16-mixed"
     if accelerator in ("auto", "cpu") and not torch.backends.mps.is_available():
         return "bf16-mixed" if torch.cpu._is_avx512_bf16_supported() else "32-true"
     return "32-true"
+
+
+def _choose_precision(spec: RunSpec) -> str:
+    """Return the best precision for a run; 32-true for what 16-mixed does not support.
+
+    That is sharded weights, and optimizers that may compute losses again, as any of a user's may.
+    """
+    best = best_precision(spec.engine.accelerator)
+    unsupported = spec.engine.strategy == "fsdp" or is_user_code(spec.optimizer.name)
+    return "32-true" if best == "16-mixed" and unsupported else best
 
 
 def make_stream(spec: RunSpec, data: RunData, rank: int, ranks: int) -> Stream:
@@ -259,8 +298,43 @@ def _resolve_engine(engine: EngineSpec) -> EngineSpec:
     check_count("workers", engine.workers, always_allowed=64)
     if not torch.cuda.is_available():
         check_count("devices", engine.devices, always_allowed=64)
-    share = max(1, torch.get_num_threads() // (2 if engine.pipeline else engine.devices))
+    share = max(1, torch.get_num_threads() // _processes_here(engine))
     return replace(engine, threads=engine.threads or share)
+
+
+def _processes_here(engine: EngineSpec) -> int:
+    """Return the number of a run's processes on each machine."""
+    return 2 if engine.pipeline else engine.devices
+
+
+MOST_WORKERS = 16
+"""workers that are started for a process unless more are asked for"""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The number of processes that prepare batches for each process of a run, and why it is that number."""
+
+    count: int
+    reason: str
+
+
+def choose_workers(engine: EngineSpec, data: RunData) -> Workers:
+    """Return the workers of a run: those that it asks for, or what its data and the cores of this machine suggest.
+
+    `engine` is as it was given, not resolved: CPU threads that are given are all the cores that a process may use.
+    """
+    if engine.workers is not None:
+        return Workers(engine.workers, "as given")
+    if data.instant:
+        return Workers(0, "the data is ready in memory")
+    if engine.accelerator == "cpu" or not torch.cuda.is_available():
+        return Workers(0, "training takes the cores")
+    if isinstance(data.train, Items) and multiprocessing.get_start_method() != "fork":
+        return Workers(0, "a dataset of yours is copied to workers only where you give --workers")
+    cores = engine.threads or cores_per_process(_processes_here(engine))
+    count = min(MOST_WORKERS, max(0, cores - 1))
+    return Workers(count, f"of {pluralize(cores, 'core')} for each GPU, training takes one")
 
 
 def _total_steps(spec: RunSpec, steps_per_epoch: int) -> int:
@@ -328,11 +402,18 @@ def _stop_step(method: Method, role: str, steps_per_epoch: int, total: int) -> i
 def _load_data(spec: RunSpec, objects: Objects, library: Library) -> RunData:
     """Return the data of a run; where datasets do not say how many classes there are, the student's network does."""
     if not is_user_code(spec.data.source):
-        return library.load(spec.data)
+        if spec.task != "classification":
+            raise UserError(
+                f"Task {spec.task} is learned from datasets of yours, and {spec.data.source} has classes: give "
+                "--data package.module:function, which returns two torch datasets, to train and to test on."
+            )
+        return library.load(spec.data, spec.engine.devices)
     pair = objects.data
     if pair is None:
         pair = _call("Data", spec.data.source, load_object(spec.data.source))
-    data = from_datasets(pair, objects.collate, spec.data.holdout)
+    data = from_datasets(pair, objects.collate, spec.data.holdout, make_task(spec))
+    if spec.task == "regression" and not data.class_names:
+        data = data.with_classes(data.test.inputs_and_labels(torch.arange(1))[1].shape[1])
     if not data.class_names:
         network = factory.build_network(spec.network, data.info, spec.seed, objects.network)
         data = data.with_classes(class_count(network, data.info.sample))

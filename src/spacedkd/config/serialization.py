@@ -153,7 +153,15 @@ def changed_fields(spec: Any) -> list[str]:
 
 def default_value(entry: Field[Any]) -> Any:
     """Return the default of a dataclass field; MISSING where it has none."""
-    return entry.default if entry.default_factory is MISSING else entry.default_factory()
+    if entry.default_factory is MISSING:
+        return entry.default
+    return _default_spec(entry.default_factory) if is_dataclass(entry.default_factory) else entry.default_factory()
+
+
+@lru_cache(maxsize=256)
+def _default_spec(kind: Callable[[], Any]) -> Any:
+    """Return a spec with all defaults, which is checked once: fingerprints compare with it again and again."""
+    return kind()
 
 
 def field_docs(kind: type[Any]) -> dict[str, str]:

@@ -179,12 +179,16 @@ class EngineSpec:
     """GPUs (or CPU processes) to share each batch"""
     nodes: int = option(1, resumable=True)
     """machines to share each batch"""
-    workers: int = 0
-    """processes that prepare batches ahead of time; the batches are the same for any number"""
+    workers: int | None = None
+    """processes that prepare batches ahead of time, for each device; the batches are the same for any number; None
+    takes a GPU's share of the cores but one, and 0 on CPUs or where the data is ready in memory"""
     threads: int | None = None
     """CPU threads of each process; None takes all cores"""
     strategy: Literal["ddp", "fsdp"] = option("ddp", resumable=True)
     """how devices share a network: each has all of it (ddp), or a part of its weights (fsdp) where it does not fit"""
+    deterministic: bool = option(True, later=True)
+    """compute with kernels that give the same bits each time; without, torch may take faster ones on GPUs, and bits are
+    not promised"""
     compile: bool = option(False, teacher="compiler")
     """let torch compile the networks, which takes minutes once and makes steps faster on most GPUs"""
     pipeline: bool = False
@@ -246,8 +250,11 @@ def with_extensions(schedule: Schedule, extends: Sequence[ShorterRun], steps_per
 
 OURS = re.compile(r"resnet\d+(_small(_w\d+)?|x\d)|(mlp|cnn)_1d")
 """the names of our networks: ResNets for small images, and small networks for signals"""
-# No 16-mixed: its loss scale would be shared by teacher and student, and the student could change the teacher.
-PRECISIONS = ("auto", "32-true", "bf16-mixed", "bf16-true", "64-true")
+PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true")
+TARGETS_FORM = re.compile(
+    r"(whole|float16|bfloat16)|(top-k):([1-9]\d{0,5})|(sample):([1-9]\d{0,5})(?:@((?!0+(?:\.0+)?$)\d{1,4}(?:\.\d+)?))?"
+)
+"""names of the forms in which a teacher's logits are cached, which `trajectory.targets` reads"""
 
 
 @dataclass(frozen=True)
@@ -287,6 +294,13 @@ class NetworkSpec:
         trained = ("pretrained", "checkpoint_path")
         return NetworkSpec(self.name, {key: value for key, value in self.options.items() if key not in trained})
 
+
+TASKS: Mapping[str, Mapping[str, str]] = {
+    "classification": {"accuracy": "accuracy"},
+    "regression": {"r2": "R²"},
+    "dense": {"miou": "mean IoU", "accuracy": "pixel accuracy"},
+}
+"""task -> the metrics that a run may choose its best epoch by, and what tables call them; the first is the default"""
 
 METHOD_CLASSES: Mapping[str, str] = {
     "none": "spacedkd.methods.no_kd:NoKD",
@@ -341,7 +355,7 @@ LOGGERS = {
     "csv": ("", ""),
     "tensorboard": ("tensorboard", ""),
     "wandb": ("wandb", "wandb"),
-    "mlflow": ("mlflow", "mlflow"),
+    "mlflow": ("mlflow", ""),
 }
 """name -> the module a logger needs, if any, and the package that pip installs; empty where an extra has that name"""
 
@@ -411,6 +425,13 @@ class RunSpec:
     method: AnyMethod = option(factory=MethodSpec)
     schedule: AnySchedule = option(None, paired=False)
     """order of the roles' turns; None is online for two or more roles"""
+    task: Literal["classification", "regression", "dense"] = option("classification", later=True)
+    """what is learned from datasets of yours: a class, numbers (regression), or a class for every pixel (dense)"""
+    metric: str | None = option(None, later=True)
+    """what chooses the best epoch and is compared: accuracy, r2, miou, of which more is better; others, such as the
+    MSE, are reported beside it; None takes r2 for regression, miou for dense"""
+    ignore_index: int | None = option(None, later=True)
+    """the label of pixels that do not count, in a dense task"""
     epochs: float = option(80.0, teacher="epochs")
     """passes over the training images"""
     batch_size: int = option(128, teacher="batch size")
@@ -445,7 +466,8 @@ class RunSpec:
     follower_rate: Literal["own", "leader"] = option("own", identity="changed")
     """followers have the learning rate of their own step, or that of the step the leader has reached"""
     precision: str = option("auto", teacher="precision")
-    """32-true, bf16-mixed, bf16-true or 64-true; auto takes bf16-mixed where the hardware is fast at it"""
+    """32-true, bf16-mixed, 16-mixed, bf16-true or 64-true; auto takes bf16-mixed where the hardware is fast at it, and
+    16-mixed on GPUs without it"""
     channels_last: bool = option(True, teacher="memory layout")
     """keep the channels of images last in memory, which is faster on most hardware"""
     attention: Literal["fused", "plain"] = option("fused", later=True)
@@ -473,6 +495,15 @@ class RunSpec:
     """record the averages for students of these intervals only; none given, for all intervals of --record"""
     teacher_path: str | None = option(None, identity="never")
     """a run whose recorded teacher is replayed here: this run trains the student alone, to the same bits"""
+    cache_targets: bool = option(False, identity="never", later=True)
+    """write the outputs of the student's frozen teacher at each step to RUN/targets, for other students with
+    --targets-path"""
+    targets_path: str | None = option(None, identity="never", later=True)
+    """a run with --cache-targets whose targets are read here: this run trains the student alone, to the same bits, and
+    no teacher is loaded or called"""
+    targets_form: str = option("whole", later=True)
+    """the teacher's logits as the student sees them: whole, float16, bfloat16, top-k:50 (the rest of the probability is
+    spread evenly), or sample:50@3 (50 classes drawn at temperature 3)"""
     label: str = option("", identity="never")
     """the arm of a comparison this run belongs to"""
     objects: Options = field(default_factory=dict)
@@ -508,13 +539,48 @@ class RunSpec:
                 )
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
+        if self.precision == "16-mixed" and self.engine.strategy == "fsdp":
+            raise UserError(
+                "precision 16-mixed checks the gradients of whole networks, which strategy fsdp does not keep: leave "
+                "one of them out."
+            )
         check_loggers(self.log)
         for name in ("evaluate_every", "save_every", "log_every"):
             if getattr(self, name).amount == 0:
                 raise UserError(f"{name} must be at least one step, got 0. Write 1ep for once an epoch.")
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"label_smoothing must be from 0 up to (not including) 1, got {self.label_smoothing:g}.")
+        self._check_task()
+        if TARGETS_FORM.fullmatch(self.targets_form) is None:
+            raise UserError(
+                f"targets_form must be whole, float16, bfloat16, top-k:COUNT or sample:COUNT@TEMPERATURE, for instance "
+                f"top-k:50; got {self.targets_form!r}."
+            )
         self._check_average()
+
+    def _check_task(self) -> None:
+        """Refuse a metric that the task does not have, and settings that do not matter for it."""
+        if self.metric == "mse":
+            raise UserError("metric must be one of which more is better, such as r2; the MSE is reported beside it.")
+        if self.metric is not None and self.metric not in TASKS[self.task]:
+            raise unknown(f"metric of task {self.task}", self.metric, TASKS[self.task])
+        if self.ignore_index is not None and self.task != "dense":
+            raise UserError(f"ignore_index is about the pixels of task dense, not about {self.task}: leave it out.")
+        if self.task == "classification":
+            return
+        if self.label_smoothing or self.data.label_noise:
+            name = "label_smoothing" if self.label_smoothing else "label_noise"
+            raise UserError(f"{name} is about the labels of whole items, not about task {self.task}: leave it out.")
+
+    @property
+    def judged_by(self) -> str:
+        """The name of the metric that the run is judged by: accuracy, r2, miou."""
+        return self.metric or next(iter(TASKS[self.task]))
+
+    @property
+    def metric_title(self) -> str:
+        """The title of that metric in tables: accuracy, R², mean IoU."""
+        return TASKS[self.task][self.judged_by]
 
     def _check_average(self) -> None:
         """Refuse averages that do not go together, and write the average as `averages.parse_average` does."""

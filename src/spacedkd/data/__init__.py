@@ -7,6 +7,9 @@
 network takes.
 """
 
-from spacedkd.runtime.torchvision_compat import declare_missing
+import lazy_loader
 
-declare_missing()  # before anything here imports torchvision
+from spacedkd.runtime.errors import with_way_out
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = with_way_out(__getattr__, __name__)

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import distributed
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data.distributed import DistributedSampler
 
 from spacedkd.data.dataset import Collate, MapStyle, check_map_style, load_items, seed_collate
+from spacedkd.data.generators import preserve_generators
 from spacedkd.data.stream import Order
-from spacedkd.data.transforms import preserve_generators
 from spacedkd.runtime.errors import UserError, format_value, whole_number
 from spacedkd.runtime.seeds import seed_for
 
@@ -28,14 +29,14 @@ class SeededRow(NamedTuple):
     seed: int
 
 
-class SeededBatchSampler(Order, Sampler[list[SeededRow]]):
+class SeededBatchSampler(Order, DistributedSampler[list[SeededRow]]):
     """The batches of a run, step by step, for `DataLoader(SeededDataset(dataset), batch_sampler=...)`.
 
     With `steps`, such as range(done, total), every iteration yields the batches of those steps: one loader is the whole
     run, and a resumed run gives the steps that remain. Without `steps`, an iteration is one epoch, and the next one is
     the epoch after it; a trainer chooses the epoch by `set_epoch`, or the step to start from by `set_step`. The process
     `rank` of `ranks` gets its slice of each batch; without them a `SeededLoader` takes those of torch.distributed, and
-    a sampler alone gives whole batches.
+    a sampler alone gives whole batches. It is a DistributedSampler, so trainers leave the batches of a loader to it.
 
     >>> sampler = SeededBatchSampler(10, 4, seed=0)
     >>> [[item.row for item in batch] for batch in sampler]
@@ -46,11 +47,12 @@ class SeededBatchSampler(Order, Sampler[list[SeededRow]]):
     """
 
     def __new__(cls, *args: Any, **options: Any) -> SeededBatchSampler:
-        # With several processes, Lightning makes a new batch sampler of the same class, around a sampler of its own.
+        # With several processes, Lightning makes a new batch sampler of the same class, around a sampler of its
+        # own, for a loader that is not a SeededLoader.
         if args and isinstance(args[0], Sampler):
             raise UserError(
-                f"Seeded batches have an order of their own, and take no {type(args[0]).__name__}: give "
-                "Lightning's Trainer use_distributed_sampler=False. Each process still gets its slice of a batch."
+                f"Seeded batches have an order of their own, and take no {type(args[0]).__name__}: make the loader by "
+                "seeded_loader(dataset, batch_size, seed), or give the Trainer use_distributed_sampler=False."
             )
         return super().__new__(cls)
 
@@ -210,6 +212,11 @@ class SeededLoader(DataLoader[Any]):
     """
 
     batch_sampler: SeededBatchSampler
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # torch has a sampler of all rows here, which nobody asks; Lightning would replace it by one for each process.
+        object.__setattr__(self, "sampler", self.batch_sampler)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self.batch_sampler.take_rank()  # only now: a loader may be made before torch.distributed is initialized

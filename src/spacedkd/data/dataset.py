@@ -18,11 +18,12 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, default_collate
 
 from spacedkd.config.serialization import qualified_name
+from spacedkd.data.generators import preserve_generators, seed_generators
 from spacedkd.data.inputs import Inputs, first_not_finite, tensors
-from spacedkd.data.transforms import preserve_generators, seed_generators
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.seeds import seed_for
 from spacedkd.runtime.user_code import note_origin
+from spacedkd.task import CLASSIFICATION, Task
 
 Collate = Callable[[list[Any]], Any]
 """makes (inputs, labels), (several inputs ..., labels), or a mapping with `labels` in it, of a list of items"""
@@ -56,7 +57,9 @@ class Items:
     rows: Tensor  # [N] int64
     collate: Collate | None = None
     classes: int | None = None
-    """number of classes, where it is known"""
+    """number of classes, or of the numbers that are predicted, where it is known"""
+    task: Task = CLASSIFICATION
+    """what the labels are"""
     shift: Tensor | None = None
     """[rows of the dataset] int64, added to every label: label noise; None leaves all labels as they are"""
     instant = False  # loading an item may take time, so workers help
@@ -95,7 +98,7 @@ class Items:
             else:
                 collated = _collate_by_user(self.collate, items, when)
         inputs, labels = _split_collated(collated)
-        return _check_inputs(inputs, len(rows)), self._shift(_check_labels(labels, rows, self.classes), rows)
+        return _check_inputs(inputs, len(rows)), self._shift(self.task.check_labels(labels, rows, self.classes), rows)
 
     def _shift(self, labels: Tensor, rows: Sequence[int]) -> Tensor:
         if self.shift is None:
@@ -195,32 +198,3 @@ def _check_inputs(inputs: Any, count: int) -> Inputs:
             f"A batch of {count} items came out of collate as {describe_form(inputs)}: it must keep all of them."
         )
     return dict(plain) if isinstance(plain, Mapping) else plain
-
-
-def _check_labels(labels: Any, rows: Sequence[int], classes: int | None) -> Tensor:
-    """Return labels as [B] int64 or [B, C] float32; refuse other forms, and labels that are no class."""
-    if isinstance(labels, Tensor) and labels.ndim == 2 and labels.is_floating_point():
-        return _check_soft_labels(labels, rows, classes)
-    are_integers = isinstance(labels, Tensor) and not labels.is_floating_point() and labels.dtype != torch.bool
-    if not are_integers or labels.shape != (len(rows),):
-        raise UserError(
-            f"Labels of {len(rows)} items must be as many whole numbers, or [{len(rows)}, classes] shares; got "
-            f"{describe_form(labels)}."
-        )
-    outside = (labels < 0) | (labels >= (classes or labels.max() + 1))
-    if outside.any():
-        index = int(outside.nonzero()[0])
-        rule = f"there are {classes} classes, 0 to {classes - 1}" if classes else "labels count from 0"
-        raise UserError(f"Item {rows[index]} has label {int(labels[index])}, and {rule}.")
-    numbers: Tensor = labels.long()
-    return numbers
-
-
-def _check_soft_labels(labels: Tensor, rows: Sequence[int], classes: int | None) -> Tensor:
-    if labels.shape != (len(rows), classes or labels.shape[1]):
-        wanted = f"[{len(rows)}, {classes or 'classes'}]"
-        raise UserError(f"Labels as shares of {len(rows)} items must be {wanted}, got {describe_form(labels)}.")
-    bad = ~(((labels.sum(1) - 1).abs() < 1e-3) & (labels >= 0).all(1))
-    if bad.any():
-        raise UserError(f"The label of item {rows[int(bad.nonzero()[0])]} has shares that do not sum to one.")
-    return labels.float()

@@ -14,8 +14,8 @@ import io
 import os
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -30,6 +30,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
+from spacedkd.data import siblings
 from spacedkd.runtime import files
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.processes import total_memory
@@ -120,12 +121,8 @@ class ImageColumn:
         """Return a digest that changes whenever a file of the column does; None if there is no file."""
         digest, here = hashlib.sha256(), Path.cwd()
         paths = self.column.to_pylist() if self.table is None else [*self.files, *self._elsewhere()]
-        for path in paths:
-            try:
-                stat = os.stat(path)  # noqa: PTH116, a Path for each of a million files takes longer than looking
-                about = f"{stat.st_size}\0{stat.st_mtime_ns}"
-            except OSError:
-                about = "missing"
+        for path, (size, modified) in zip(paths, file_stats(paths).tolist(), strict=True):
+            about = "missing" if size < 0 else f"{size}\0{modified}"
             digest.update(f"{path if path.startswith('/') else here / path}\0{about}\n".encode())
         return digest.hexdigest() if paths else None
 
@@ -135,6 +132,43 @@ class ImageColumn:
             return []
         empty = self.column.filter(pc.is_null(pc.struct_field(self.column, "bytes")))
         return [path for path in pc.struct_field(empty, "path").to_pylist() if path is not None]
+
+
+_kept_stats: dict[bytes, np.ndarray] | None = None
+
+
+@contextmanager
+def stats_kept() -> Iterator[None]:
+    """Look at every file once in the block, however often `file_stats` is called for it."""
+    global _kept_stats
+    before, _kept_stats = _kept_stats, {}
+    try:
+        yield
+    finally:
+        _kept_stats = before
+
+
+def file_stats(paths: Sequence[str]) -> np.ndarray:
+    """Return size and time of the last change in ns of files, [N, 2] int64; -1 and -1 for those that are missing.
+
+    One process of a run looks at them for all others on its machine.
+    """
+    key = hashlib.sha256("\0".join(paths).encode(errors="surrogateescape")).digest()
+    if _kept_stats is not None and key in _kept_stats:
+        return _kept_stats[key]
+
+    def look() -> dict[str, np.ndarray]:
+        stats = np.full((len(paths), 2), -1, np.int64)
+        for row, path in enumerate(paths):
+            with suppress(OSError):
+                stat = os.stat(path)  # noqa: PTH116, a Path for each of a million files takes longer than looking
+                stats[row] = stat.st_size, stat.st_mtime_ns
+        return {"stats": stats}
+
+    stats = siblings.compute_once(f"stats {key.hex()}", look)["stats"]
+    if _kept_stats is not None:
+        _kept_stats[key] = stats
+    return stats
 
 
 DIGEST_BYTES = 16

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from spacedkd.task import CLASSIFICATION, Task
+
 Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
 """a batch of B rows: one tensor, the network's arguments, or its keyword arguments"""
 
@@ -19,9 +21,10 @@ class DataInfo(NamedTuple):
     sample: Inputs
     """two inputs, as a network is evaluated on them"""
     classes: tuple[str, ...]
-    """names of the classes; empty where the dataset has none"""
+    """names of the classes, or of the numbers that are predicted; empty where the dataset has none"""
     normalisation: Normalisation | None = None
     """mean and standard deviation of images; None for other data"""
+    task: Task = CLASSIFICATION
 
 
 def tensors(inputs: Inputs) -> Iterable[Tensor]:

@@ -41,6 +41,7 @@ from spacedkd.data.images import (
     to_image,
 )
 from spacedkd.data.reader import RawSplit
+from spacedkd.data.siblings import is_shared
 from spacedkd.data.transforms import get_augmentation
 from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import CannotRead, UserError, first_line
@@ -214,7 +215,7 @@ def _cached_pixels(
     images: ImageColumn, fit: Fit | None, shape: tuple[int, int, int, int], fill: Fill
 ) -> tuple[Tensor, Reasons]:
     """Return the pixels of some images from the cache; where they are missing, `fill` makes them for it."""
-    stamp = images.stamp() if len(images) >= MANY_IMAGES else None
+    stamp = images.stamp() if len(images) >= MANY_IMAGES or is_shared() else None
     if stamp is None:
         return _fill_memory(shape, fill)
     # All that decides which pixels come out; another version of Pillow may decode a JPEG to other bits.
@@ -237,13 +238,7 @@ def _fill_memory(shape: tuple[int, ...], fill: Fill) -> tuple[Tensor, Reasons]:
 
 def _fill_cache(path: Path, shape: tuple[int, ...], fill: Fill) -> tuple[Tensor, Reasons]:
     """Let one of several processes fill the cache while the others wait, and return its contents."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path.with_suffix(".lock"))  # which a kill releases
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        print_notice("Another process is reading these images: waiting for it.")
-        lock.acquire()
+    lock = _acquire(path, "reading")
     try:
         cached = _load_cached(path, shape)
         if cached is None:
@@ -254,6 +249,18 @@ def _fill_cache(path: Path, shape: tuple[int, ...], fill: Fill) -> tuple[Tensor,
     if cached is None:
         raise OSError("what was written there reads as something else")
     return cached
+
+
+def _acquire(path: Path, doing: str) -> FileLock:
+    """Return the lock of a cached file, which a kill releases, when no other process holds it any more."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path.with_suffix(".lock"))
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        print_notice(f"Another process is {doing} these images: waiting for it.")
+        lock.acquire()
+    return lock
 
 
 def _write_cache(path: Path, shape: tuple[int, ...], fill: Fill) -> None:
@@ -337,27 +344,43 @@ def check_images(images: ImageColumn) -> tuple[Reasons, np.ndarray | None]:
     Results that were cached by versions without digests have None in their place.
     """
     stamp = images.stamp()
-    key = "" if stamp is None else sha256(f"2 {stamp}".encode() + images.rows.numpy().tobytes()).hexdigest()[:32]
+    if stamp is None:
+        return _check_all(images)
+    key = sha256(f"2 {stamp}".encode() + images.rows.numpy().tobytes()).hexdigest()[:32]
     path = cache_folder("checked") / f"{key}.json"
-    cached = _load_check(path, key, len(images)) if key else None
-    if cached is not None:
+    try:
+        lock = _acquire(path, "checking")
+    except (OSError, NotImplementedError):  # a home that cannot be written to costs another check, nothing else
+        return _load_check(path, key, len(images)) or _check_all(images)
+    try:
+        cached = _load_check(path, key, len(images))
+        if cached is None:
+            cached = _check_all(images)
+            _save_check(path, key, cached)
         return cached
+    finally:
+        lock.release()
+
+
+def _check_all(images: ImageColumn) -> tuple[Reasons, np.ndarray]:
+    """Decode every image, and return why some cannot be read, and a digest of the bytes of each."""
     digests = np.frombuffer(mmap.mmap(-1, DIGEST_BYTES * len(images)), f"V{DIGEST_BYTES}")  # shared with processes
 
     def digest(index: int, data: bytes, image: Image.Image) -> None:
         digests[index] = digest_of_bytes(data)
 
-    bad = _decode_all(images, "Checking images, once", digest, smaller=True)
-    if key:
-        with suppress(OSError):  # a home that cannot be written to costs another check, nothing else
-            path.parent.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(path.parent)
-            reasons = {str(index): reason for index, reason in bad.items()}
-            with write_whole(path.with_suffix(".digests")) as unfinished:
-                unfinished.write_bytes(digests.tobytes())
-            checksums = {"checksum": _checksum_check(key, reasons), "digests": zlib.crc32(digests.tobytes())}
-            write_json(path, {"bad": reasons, **checksums})
-    return bad, digests
+    return _decode_all(images, "Checking images, once", digest, smaller=True), digests
+
+
+def _save_check(path: Path, key: str, check: tuple[Reasons, np.ndarray]) -> None:
+    bad, digests = check
+    with suppress(OSError):  # a home that cannot be written to costs another check, nothing else
+        remove_leftovers(path.parent)
+        reasons = {str(index): reason for index, reason in bad.items()}
+        with write_whole(path.with_suffix(".digests")) as unfinished:
+            unfinished.write_bytes(digests.tobytes())
+        checksums = {"checksum": _checksum_check(key, reasons), "digests": zlib.crc32(digests.tobytes())}
+        write_json(path, {"bad": reasons, **checksums})
 
 
 def _load_check(path: Path, key: str, count: int) -> tuple[Reasons, np.ndarray | None] | None:

@@ -20,17 +20,21 @@ which split is for training and which for testing (`choose_splits`), and which c
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from spacedkd.config.spec import DataSpec
+from spacedkd.data import siblings
 from spacedkd.data.images import ImageColumn
+from spacedkd.runtime.documents import parse_json
 from spacedkd.runtime.errors import UserError, unknown
 
 
@@ -96,6 +100,44 @@ class RawDataset(NamedTuple):
     """the names of the labels 0, 1, ..., where the dataset has them"""
     notes: tuple[str, ...] = ()
     """sentences for the user, such as which files were skipped"""
+
+
+def read_once(what: str, read: Callable[[], RawDataset]) -> RawDataset:
+    """Return what `read` returns; where it is lists of files, one process of a run lists them for the others."""
+    own: list[RawDataset] = []
+
+    def compute() -> siblings.Arrays:
+        own.append(read())
+        return _to_arrays(own[0])
+
+    arrays = siblings.compute_once(f"dataset {what}", compute)
+    if own:
+        return own[0]
+    return _from_arrays(arrays) if arrays else read()
+
+
+def _to_arrays(raw: RawDataset) -> siblings.Arrays:
+    """Return a dataset of image files as arrays; none for a table, which every process maps for itself."""
+    splits = {"train": raw.train} | ({} if raw.test is None else {"test": raw.test})
+    arrays: dict[str, np.ndarray] = {}
+    for part, split in splits.items():
+        if isinstance(split.images, np.ndarray) or split.images.table is not None or split.labels.dtype.kind == "O":
+            return {}
+        paths = "\0".join(split.images.column.to_pylist()).encode()
+        arrays |= {f"{part} labels": split.labels, f"{part} paths": np.frombuffer(paths, np.uint8)}
+    names = {part: split.name for part, split in splits.items()}
+    described = {"location": raw.location, "names": names, "classes": raw.class_names, "notes": raw.notes}
+    return {**arrays, "described": np.array(json.dumps(described))}
+
+
+def _from_arrays(arrays: siblings.Arrays) -> RawDataset:
+    described = parse_json(str(arrays["described"]), "a shared listing")
+    splits = {}
+    for part, name in described["names"].items():
+        paths = pa.array(arrays[f"{part} paths"].tobytes().decode().split("\0"), pa.string())
+        splits[part] = RawSplit(name, ImageColumn(paths, torch.arange(len(paths))), arrays[f"{part} labels"])
+    notes, test = tuple(described["notes"]), splits.get("test")
+    return RawDataset(described["location"], splits["train"], test, described["classes"], notes)
 
 
 # The splits

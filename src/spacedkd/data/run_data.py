@@ -7,7 +7,7 @@ contents of some of them, so that a million files take seconds.
 
 from __future__ import annotations
 
-import os
+import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,17 +23,19 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from spacedkd.config.spec import DataSpec
-from spacedkd.data import transforms
+from spacedkd.data import siblings, transforms
 from spacedkd.data.dataset import Collate, Items, check_map_style, describe_form
-from spacedkd.data.images import BadImage, Encoded, ImageColumn, Images, ImageSet, Signals
+from spacedkd.data.images import BadImage, Encoded, ImageColumn, Images, ImageSet, Signals, file_stats
 from spacedkd.data.inputs import DataInfo, Inputs, Normalisation, tensors
 from spacedkd.data.pixel_cache import MEMORY_LIMIT, add_digests, load_images
 from spacedkd.data.reader import Classes, RawDataset, RawSplit, check_test_split
 from spacedkd.data.stream import DatasetStream, Stream, TrainingStream
 from spacedkd.data.transforms import Augmentation, BatchWise, Mix
+from spacedkd.runtime.documents import parse_json
 from spacedkd.runtime.errors import UserError, pluralize
 from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.seeds import seed_for
+from spacedkd.task import CLASSIFICATION, Task
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class RunData:
     """tells this data from other data of the same name"""
     repeated: Mapping[str, int | None] = field(default_factory=dict)
     """number of images of each evaluated split that are training images as well; None where that is not known"""
+    task: Task = CLASSIFICATION
+    """what the labels are"""
     label_noise: float = 0.0
     """this part of the labels in `train` is wrong on purpose"""
 
@@ -65,13 +69,19 @@ class RunData:
     def info(self) -> DataInfo:
         """Facts of the data that a network is built from."""
         if isinstance(self.train, Items):
-            return DataInfo(self.test.inputs_and_labels(torch.arange(2) % len(self.test))[0], self.class_names)
+            sample, _ = self.test.inputs_and_labels(torch.arange(2) % len(self.test))
+            return DataInfo(sample, self.class_names, task=self.task)
         normalisation = None if isinstance(self.train, Signals) else (self.train.mean, self.train.std)
         return DataInfo(self.train.inputs(torch.arange(2)), self.class_names, normalisation)
 
     def samples(self) -> list[Inputs]:
         """Return two training inputs and two test inputs, without augmentation."""
         return [split.inputs_and_labels(torch.arange(2) % len(split))[0] for split in (self.train, self.test)]
+
+    @property
+    def instant(self) -> bool:
+        """Whether a training batch is a look-up in memory, so that workers would only cost time."""
+        return self.train.instant and isinstance(self.augmentation, BatchWise)
 
     @property
     def mixed(self) -> bool:
@@ -195,15 +205,16 @@ class RunData:
         }
 
 
-def from_datasets(pair: Sequence[Any], collate: Collate | None = None, holdout: float = 0.0) -> RunData:
+def from_datasets(
+    pair: Sequence[Any], collate: Collate | None = None, holdout: float = 0.0, task: Task = CLASSIFICATION
+) -> RunData:
     """Return the data of a pair (train, test) of map-style datasets, checked.
 
     A holdout is cut from the training dataset, and has its transforms.
     """
-    train, test, names = check_pair(pair, collate)
-    data = (
-        RunData(train, test, class_names=names, digest=digest_items(train, test)).with_repeated().with_holdout(holdout)
-    )
+    train, test, names = check_pair(pair, collate, task)
+    digest = digest_items(train, test)
+    data = RunData(train, test, class_names=names, digest=digest, task=task).with_repeated().with_holdout(holdout)
     for line in data.repeated_notes:
         print_notice(line)
     return data
@@ -356,7 +367,9 @@ COMPARED_ITEMS = 8
 """items that are loaded twice before a run begins"""
 
 
-def check_pair(pair: Sequence[Any], collate: Collate | None) -> tuple[Items, Items, tuple[str, ...]]:
+def check_pair(
+    pair: Sequence[Any], collate: Collate | None, task: Task = CLASSIFICATION
+) -> tuple[Items, Items, tuple[str, ...]]:
     """Return the items of a pair (train, test) of datasets, and the names of the classes where they have some.
 
     Refuses what is no pair of map-style datasets, different classes, and items that differ when loaded again.
@@ -372,7 +385,8 @@ def check_pair(pair: Sequence[Any], collate: Collate | None) -> tuple[Items, Ite
         difference = _first_difference(train_names, test_names)
         raise UserError(f"The two datasets have different classes: {difference}.")
     class_names = train_names or test_names
-    train, test = (Items(dataset, torch.arange(len(dataset)), collate, len(class_names) or None) for dataset in pair)
+    classes = len(class_names) or None
+    train, test = (Items(dataset, torch.arange(len(dataset)), collate, classes, task) for dataset in pair)
     _check_repeatable("training", train)
     _check_repeatable("test", test)
     return train, test, class_names
@@ -426,9 +440,18 @@ _DIFFERENCES = {
 
 
 def digest_dataset(raw: RawDataset) -> Digest:
-    """Return the digest of all images of a dataset, whichever of them a run uses."""
+    """Return the digest of all images of a dataset, whichever of them a run uses.
+
+    One process of a run computes it for all others on its machine.
+    """
     splits = {"training": raw.train} | ({} if raw.test is None else {"test": raw.test})
-    return {name: _digest_split(split, raw.location) for name, split in splits.items()}
+
+    def compute() -> dict[str, np.ndarray]:
+        digest = {name: _digest_split(split, raw.location) for name, split in splits.items()}
+        return {"digest": np.array(json.dumps(digest))}
+
+    digest: Digest = parse_json(str(siblings.compute_once(f"digest of {raw.location}", compute)["digest"]), "a digest")
+    return digest
 
 
 def digest_items(train: Items, test: Items) -> Digest:
@@ -512,7 +535,7 @@ def _names_and_sizes(images: ImageColumn, location: str) -> tuple[list[str], np.
     column = images.column
     if images.table is None:
         paths = column.to_pylist()
-        sizes = np.fromiter((_file_size(path) for path in paths), np.int64, len(paths))
+        sizes = file_stats(paths)[:, 0]
         return [path.removeprefix(f"{location}/") for path in paths], sizes
     linked: list[str | None] = []
     if pa.types.is_struct(column.type):
@@ -520,17 +543,9 @@ def _names_and_sizes(images: ImageColumn, location: str) -> tuple[list[str], np.
             linked = pc.struct_field(column, "path").to_pylist()
         column = pc.struct_field(column, "bytes")
     sizes = pc.fill_null(pc.binary_length(column), -1).to_numpy().astype(np.int64)
-    for row, path in enumerate(linked):
-        if sizes[row] < 0 and path is not None:  # the cell only names the file
-            sizes[row] = _file_size(path)
+    named = [row for row, path in enumerate(linked) if sizes[row] < 0 and path is not None]  # cells that name files
+    sizes[named] = file_stats([linked[row] or "" for row in named])[:, 0]
     return [(path or "").rpartition("/")[2] for path in linked], sizes
-
-
-def _file_size(path: str) -> int:
-    try:
-        return os.stat(path).st_size  # noqa: PTH116, a Path for each of a million files takes longer than looking
-    except OSError:
-        return -1
 
 
 def _digest_contents(images: ImageColumn, row: int) -> bytes:
@@ -542,6 +557,8 @@ def _digest_contents(images: ImageColumn, row: int) -> bytes:
 
 def _digest_some_items(items: Items) -> dict[str, int | str]:
     _, labels = items.inputs_and_labels(torch.linspace(0, len(items) - 1, min(SAMPLED_ITEMS, len(items))).long())
+    if items.task.name != CLASSIFICATION.name:
+        return {"images": len(items), "labels": _digest_bytes(labels.numpy().tobytes())}
     numbers = labels if labels.ndim == 1 else labels.argmax(1)
     return {"images": len(items), "labels": _digest_values(numbers.tolist())}
 

@@ -14,10 +14,11 @@ import numpy as np
 
 from spacedkd.config.spec import AugmentSpec, DataSpec
 from spacedkd.data import arrays, benchmarks, csv, folders, hub, mnist1d, parquet, transforms
-from spacedkd.data.images import first_size
+from spacedkd.data.images import first_size, stats_kept
 from spacedkd.data.pixel_cache import MEMORY_LIMIT
-from spacedkd.data.reader import RawDataset, Reader
+from spacedkd.data.reader import RawDataset, Reader, read_once
 from spacedkd.data.run_data import RunData, load_splits
+from spacedkd.data.siblings import compute_once, shared_by
 from spacedkd.runtime.errors import UserError, same_name, unknown
 from spacedkd.runtime.processes import check_pixels, print_notice
 
@@ -55,6 +56,12 @@ def choose_reader(source: str) -> Reader:
     raise unknown("dataset", source, [reader.name for reader in READERS])
 
 
+def _choose_reader_once(source: str) -> Reader:
+    """Return `choose_reader(source)`; one process of a run looks at the folder for all others on its machine."""
+    number = compute_once(f"reader of {source}", lambda: {"number": np.array(READERS.index(choose_reader(source)))})
+    return READERS[int(number["number"])]
+
+
 def dataset_names() -> list[str]:
     """Return the names of the datasets that are known by name."""
     return [reader.name for reader in READERS if reader.is_named]
@@ -80,16 +87,20 @@ class Library:
     def __init__(self, memory_limit: int = MEMORY_LIMIT) -> None:
         """Splits of more than `memory_limit` decoded bytes stay encoded."""
         self.memory_limit = memory_limit
-        self._choose_reader = cache(choose_reader)
+        self._choose_reader = cache(_choose_reader_once)
         self._raw: dict[Hashable, RawDataset] = {}
         self._loaded: dict[Hashable, RunData] = {}
         self._printed: set[str] = set()
 
-    def load(self, spec: DataSpec) -> RunData:
-        """Return the dataset of a spec with every image checked; print what a user should know about it."""
-        spec = self.resolve(spec)
-        key = (*_raw_key(spec), spec.augmentation, spec.image_size, spec.train_limit, spec.class_limit)
-        data = _recent(self._loaded, key, lambda: self._load_splits(spec)).with_spec(spec)
+    def load(self, spec: DataSpec, processes: int = 1) -> RunData:
+        """Return the dataset of a spec with every image checked; print what a user should know about it.
+
+        Of several `processes` on this machine that load it for one run, one reads and checks for all.
+        """
+        with shared_by(processes):
+            spec = self.resolve(spec, processes)
+            key = (*_raw_key(spec), spec.augmentation, spec.image_size, spec.train_limit, spec.class_limit)
+            data = _recent(self._loaded, key, lambda: self._load_splits(spec)).with_spec(spec)
         for line in data.repeated_notes:
             if line not in self._printed:
                 print_notice(line)
@@ -98,13 +109,20 @@ class Library:
 
     def read(self, spec: DataSpec) -> RawDataset:
         """Return the dataset of a spec as it is on disk; nothing is decoded."""
-        return _recent(self._raw, _raw_key(spec), lambda: self._choose_reader(spec.source).read(spec))
+        return _recent(self._raw, _raw_key(spec), lambda: self._read(spec))
 
-    def resolve(self, spec: DataSpec) -> DataSpec:
+    def _read(self, spec: DataSpec) -> RawDataset:
+        return read_once(f"{Path.cwd()} {_raw_key(spec)}", lambda: self._choose_reader(spec.source).read(spec))
+
+    def resolve(self, spec: DataSpec, processes: int = 1) -> DataSpec:
         """Return the spec with its augmentation, with the transforms and the image size that it leaves open.
 
         Refuses options that the reader of its source does not read, and changes of an augmentation that has none.
         """
+        with shared_by(processes):
+            return self._resolve(spec)
+
+    def _resolve(self, spec: DataSpec) -> DataSpec:
         if not Path(spec.source).exists():  # a folder or a file of exactly that name is what the user means
             spec = replace(spec, source=same_name(spec.source, dataset_names()))
         reader = self._choose_reader(spec.source)
@@ -121,7 +139,8 @@ class Library:
         return resolved
 
     def _load_splits(self, spec: DataSpec) -> RunData:
-        data = load_splits(self.read(spec), spec, self.memory_limit)
+        with stats_kept():
+            data = load_splits(self.read(spec), spec, self.memory_limit)
         for line in data.notes:
             print_notice(line)
         return data

@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from multiprocessing.connection import wait
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -31,13 +31,16 @@ from torch.utils.data import DataLoader, Dataset
 
 from spacedkd.config.spec import AugmentSpec
 from spacedkd.data.dataset import Collate, Items, MapStyle, check_map_style
-from spacedkd.data.images import ImageSet
 from spacedkd.data.inputs import Inputs, map_tensors, to_device
-from spacedkd.data.transforms import Augmentation, BatchWise, Mix
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.seeds import seed_for
 from spacedkd.runtime.signals import as_child
 from spacedkd.runtime.user_code import Inherited, user_code
+from spacedkd.task import CLASSIFICATION, Task
+
+if TYPE_CHECKING:  # they need libraries that `Order`, `Batch` and `DatasetStream` do without
+    from spacedkd.data.images import ImageSet
+    from spacedkd.data.transforms import Augmentation, Mix
 
 
 class Stream(Protocol):
@@ -236,6 +239,8 @@ class TrainingStream(ShuffledStream):
             min_per_rank=2,
         )
         self.images, self.mix, self.label_smoothing = images, mix, label_smoothing
+        from spacedkd.data.transforms import BatchWise
+
         self.augmentation = BatchWise(augment or AugmentSpec()) if isinstance(augment, AugmentSpec | None) else augment
 
     def _load(self, step: int, batch: GlobalBatch) -> tuple[Tensor, Tensor]:
@@ -275,6 +280,7 @@ class DatasetStream(ShuffledStream):
         rank, ranks: which slice of every batch this process gets.
         label_smoothing: share of each label that is spread evenly over all classes; needs `classes`.
         classes: number of classes; labels are checked to be below it.
+        task: what the labels are, where they are not classes: `spacedkd.task.Regression()`.
     """
 
     def __init__(
@@ -289,10 +295,11 @@ class DatasetStream(ShuffledStream):
         ranks: int = 1,
         label_smoothing: float = 0.0,
         classes: int | None = None,
+        task: Task = CLASSIFICATION,
     ) -> None:
         if not isinstance(dataset, Items):
             check_map_style(dataset, "The dataset")
-            dataset = Items(dataset, torch.arange(len(dataset)), collate, classes)
+            dataset = Items(dataset, torch.arange(len(dataset)), collate, classes, task)
         super().__init__(len(dataset), batch_size, seed, drop_last=drop_last, rank=rank, ranks=ranks)
         self.items = dataset
         self.label_smoothing = label_smoothing

@@ -12,8 +12,7 @@ the augmentations, and the table of their names, `AUGMENTATIONS`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -29,6 +28,7 @@ from torchvision import transforms as T
 from torchvision.transforms import AutoAugment, AutoAugmentPolicy
 
 from spacedkd.config.spec import AugmentSpec
+from spacedkd.data.generators import preserve_generators, seed_generators
 from spacedkd.data.images import Fit, ImageSet, to_bytes
 from spacedkd.data.inputs import Normalisation
 from spacedkd.runtime.errors import unknown
@@ -279,26 +279,6 @@ def _build_transform(name: str, size: int) -> Transform:
     build = AUGMENTATIONS[name].transform
     assert build is not None
     return build(size)
-
-
-def seed_generators(seed: int, torch_only: bool = False) -> None:
-    """Seed the global generators of random, numpy and torch, which transforms draw from; not those of GPUs."""
-    if not torch_only:
-        random.seed(seed)
-        np.random.seed([seed >> 32, seed & 0xFFFFFFFF])
-    torch.default_generator.manual_seed(seed)
-
-
-@contextmanager
-def preserve_generators() -> Iterator[None]:
-    """Restore the global generators of random, numpy and torch afterwards, whatever was drawn or seeded inside."""
-    states = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
 
 
 def _imagenet(size: int) -> Transform:

@@ -58,6 +58,11 @@ def measure(
 
     A setting that does not fit these networks, or an evaluation.json that is damaged, is refused before any work.
     """
+    if networks.data.task.name != "classification":
+        raise UserError(
+            f"evaluate measures classifiers, and this run's task is {networks.data.task.name}: its metrics on the test "
+            "data are in result.json and in the report."
+        )
     document.read(folder)
     subject = Subject(networks, spec.batch_size, spec.workers, progress)
     instruments = [Accuracy(), *(instrument for instrument in spec.instruments if instrument.name != Accuracy.name)]

@@ -268,7 +268,7 @@ class Instrument(ABC):
 class EvaluationSpec:
     """The instruments that are used on a trained network; accuracy is always measured.
 
-    >>> from spacedkd import EvaluationSpec, WeightNoise
+    >>> from spacedkd.evaluation import EvaluationSpec, WeightNoise
     >>> EvaluationSpec([WeightNoise(draws=3)]).instruments[0].draws
     3
     """
@@ -283,7 +283,7 @@ class EvaluationSpec:
         check_at_least(self, batch_size=1, workers=0)
         for instrument in self.instruments:
             if not isinstance(instrument, Instrument):
-                raise UserError(f"Instruments are objects such as spacedkd.WeightNoise(), got {instrument!r}.")
+                raise UserError(f"Instruments are objects, such as evaluation.WeightNoise(); got {instrument!r}.")
         names = [instrument.name for instrument in self.instruments]
         for name in names:
             if names.count(name) > 1:

@@ -20,6 +20,7 @@ from torch import Tensor
 from spacedkd.data.stream import Batch
 from spacedkd.models.classifier import Prediction
 from spacedkd.runtime.errors import UserError
+from spacedkd.task import CLASSIFICATION, Task
 
 Predict = Callable[[Any], Sequence[Prediction]]
 """inputs to the predictions of each head, the deepest first"""
@@ -29,7 +30,7 @@ TOP = 5
 
 
 def with_ensemble(head_names: Sequence[str], predictions: Sequence[Prediction]) -> tuple[list[str], Tensor]:
-    """Return head names and logits, [H, B, C]; where there are several heads, their mean is one more: `ensemble`."""
+    """Return head names and logits, [H, B, C] or those of another task; of several heads the mean is an `ensemble`."""
     logits = torch.stack([prediction.logits for prediction in predictions])
     if len(head_names) == 1:
         return [*head_names], logits
@@ -57,14 +58,21 @@ def undefined_images(logits: Tensor) -> Tensor:
     return logits.isfinite().all(-1).logical_not()
 
 
-def count(predict: Predict, head_names: Sequence[str], batches: Iterable[Batch]) -> tuple[list[str], Tensor]:
-    """Return the heads, and how many images each gets right and of how many its logits are not finite: [2, H]."""
-    counts: list[Tensor] = []
+def count(
+    predict: Predict, head_names: Sequence[str], batches: Iterable[Batch], task: Task = CLASSIFICATION
+) -> tuple[list[str], Tensor]:
+    """Return the heads, and the sums that the task's metrics are computed from, [K, H].
+
+    For classification: how many images each head gets right, and of how many its logits are not finite, [2, H].
+    """
+    sums: Tensor | None = None
     with torch.no_grad():
         for batch in batches:
             names, logits = with_ensemble(head_names, predict(batch.inputs))
-            counts.append(torch.stack([logits.argmax(2) == batch.labels, undefined_images(logits)]).sum(2))
-    return names, torch.stack(counts).sum(0)
+            of_batch = task.tally(logits, batch.labels)
+            sums = of_batch if sums is None else sums + of_batch
+    assert sums is not None, "there is an item to evaluate"
+    return names, sums
 
 
 def correct(predict: Predict, head_names: Sequence[str], batches: Iterable[Batch]) -> dict[str, Tensor]:

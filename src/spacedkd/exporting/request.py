@@ -41,6 +41,11 @@ class ExportRequest:
         if self.onnx and (missing := [name for name in ONNX_PACKAGES if find_spec(name) is None]):
             raise UserError(f"--onnx needs {', '.join(missing)}: {install_command('onnx')}")
         run = read_run(self.run)
+        if run.spec.task != "classification":
+            raise UserError(
+                f"export writes classifiers, and the task of {self.run} is {run.spec.task}: its weights are in "
+                f"{self.run / 'student'}, which spacedkd.load_student opens."
+            )
         if self.average and "average" not in run.accuracies:
             raise UserError(f"{self.run} has no average: it was trained without --average. Leave --average out.")
         if self.best and "best" not in run.plan:

@@ -1,9 +1,8 @@
 """Spaced KD as two runs of Lightning: the teacher's run saves snapshots, the student's run has them as its teacher.
 
-    Trainer(max_steps=600, callbacks=[SnapshotCallback(Snapshots("runs/teacher", every=30), part="network")])
-
-    teacher = SnapshotTeacher("runs/teacher", interval=30, network=make_network, total=600)
-    Trainer(max_steps=600, callbacks=[TeacherCallback(teacher)])
+    spacing = Spacing("runs/teacher", every=30)
+    Trainer(max_steps=600, callbacks=[spacing.lightning.teacher(part="network")])
+    Trainer(max_steps=600, callbacks=[spacing.lightning.student(make_network)])
 
 A step is an update: Lightning's `global_step`, so accumulated gradients need nothing more. In manual optimisation
 `global_step` counts the steps of all optimizers, and an update is a batch after which at least one of them has stepped.
@@ -12,17 +11,17 @@ gives the bits of a run that was never stopped. In the student's `training_step`
 `self.teacher(x)`; it goes neither into checkpoints nor into hyperparameters.
 """
 
-import random
+import math
+import sys
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-import numpy as np
-import torch
 from torch import distributed
 
 from spacedkd.data.dataloader import SeededBatchSampler, SeededLoader
+from spacedkd.integrations.spacing import Spacing, Training, generator_states, set_generator_states
 from spacedkd.runtime.errors import UserError, install_command
-from spacedkd.trajectory.snapshot_teacher import Snapshots, SnapshotTeacher
+from spacedkd.trajectory.snapshot_teacher import SnapshotTeacher
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -109,7 +108,7 @@ class ResumableCallback(Callback):
             checkpoint[STATE] = {
                 "updates": self.updates(trainer, pl_module),
                 "saved after": EPOCH if self._epoch_is_over else LAST_BATCH if trainer.is_last_batch else BATCH,
-                "generators": _of_all_processes(_generators(trainer.strategy.root_device)),
+                "generators": _of_all_processes(generator_states(trainer.strategy.root_device)),
             }
 
     def updates(self, trainer: Trainer, pl_module: LightningModule) -> int:
@@ -124,29 +123,7 @@ class ResumableCallback(Callback):
     def _restore_generators(self, trainer: Trainer) -> None:
         """Set the generators to the states of a checkpoint, if as many processes saved it as there are now."""
         if self._resumed is not None and len(self._resumed["generators"]) == trainer.world_size:
-            _set_generators(self._resumed["generators"][trainer.global_rank], trainer.strategy.root_device)
-
-
-def _generators(device: torch.device) -> dict[str, Any]:
-    """Return the states of the global generators, in types that `torch.load(weights_only=True)` reads."""
-    kind, keys, *rest = np.random.get_state(legacy=True)
-    states: dict[str, Any] = {
-        "torch": torch.get_rng_state(),
-        "python": random.getstate(),
-        "numpy": (kind, torch.tensor(np.asarray(keys, dtype=np.int64)), *rest),
-    }
-    if device.type != "cpu":
-        states[device.type] = torch.get_device_module(device).get_rng_state()
-    return states
-
-
-def _set_generators(states: Mapping[str, Any], device: torch.device) -> None:
-    torch.set_rng_state(states["torch"].cpu())
-    random.setstate(states["python"])
-    kind, keys, *rest = states["numpy"]
-    np.random.set_state((kind, keys.cpu().numpy().astype(np.uint32), *rest))
-    if device.type in states:
-        torch.get_device_module(device).set_rng_state(states[device.type].cpu())
+            set_generator_states(self._resumed["generators"][trainer.global_rank], trainer.strategy.root_device)
 
 
 def _of_all_processes(state: Any) -> list[Any]:
@@ -176,15 +153,29 @@ def _check_shared_out(trainer: Trainer) -> None:
             )
 
 
+def _training(trainer: Trainer, pl_module: LightningModule) -> Training:
+    """Return the length and the batches of a run; in manual optimisation updates are not known before they are made."""
+    total, batches = trainer.estimated_stepping_batches, trainer.num_training_batches
+    loaders = CombinedLoader(trainer.train_dataloader, "sequential").flattened
+    accumulate = trainer.accumulate_grad_batches
+    is_total_known = pl_module.automatic_optimization and 0 <= total < math.inf
+    return Training(
+        int(total) if is_total_known else None,
+        math.ceil(batches / accumulate) if batches < math.inf else None,
+        loaders[0] if loaders else None,
+        accumulate,
+    )
+
+
 class SnapshotCallback(ResumableCallback):
     """Saves the snapshots of a teacher's run at their interval of updates, and after the last update.
 
     `part` names the network inside of the LightningModule, "network" for `self.network`; all of it if empty.
     """
 
-    def __init__(self, snapshots: Snapshots, part: str = "") -> None:
+    def __init__(self, spacing: Spacing, part: str = "") -> None:
         super().__init__()
-        self.snapshots, self.part = snapshots, part
+        self.spacing, self.part = spacing, part
         self._seen = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -193,23 +184,36 @@ class SnapshotCallback(ResumableCallback):
         self._network(pl_module)  # refuse a wrong name before anything is trained
         super().on_train_start(trainer, pl_module)
         self._seen = self.updates(trainer, pl_module)
+        if trainer.fast_dev_run:  # a trial of a few batches, which leaves no files
+            self._seen = sys.maxsize
+            return
+        self.spacing.start_teacher(_training(trainer, pl_module), self._seen)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        super().on_train_batch_start(trainer, pl_module)
+        if trainer.fit_loop.total_batch_idx == 0 and not trainer.fast_dev_run:
+            self.spacing.see_first_batch(batch)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         updates = self.updates(trainer, pl_module)
         if updates > self._seen:  # not a batch whose gradients are kept for the next one
             self._seen = updates
-            self.snapshots.after(updates, self._network(pl_module))
+            self.spacing.snapshots.after(updates, self._network(pl_module))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the average so far, where snapshots are averaged, for Lightning's checkpoint."""
-        return self.snapshots.state_dict()
+        return self.spacing.snapshots.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue with the average of a checkpoint."""
-        self.snapshots.load_state_dict(state_dict)
+        self.spacing.snapshots.load_state_dict(state_dict)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.snapshots.save(self.updates(trainer, pl_module), self._network(pl_module))
+        if trainer.fast_dev_run:
+            return
+        updates = self.updates(trainer, pl_module)
+        self.spacing.snapshots.save(updates, self._network(pl_module))
+        self.spacing.end_teacher(updates)
 
     def _network(self, pl_module: LightningModule) -> Any:
         try:
@@ -220,14 +224,36 @@ class SnapshotCallback(ResumableCallback):
 
 
 class TeacherCallback(ResumableCallback):
-    """Gives the teacher of a student's run the weights of the step before every batch."""
+    """Gives the teacher of a student's run the weights of the step before every batch, as `pl_module.teacher`.
 
-    def __init__(self, teacher: SnapshotTeacher) -> None:
+    In validation it has the weights of the last step that was learned; before the first step, those of that one.
+    """
+
+    def __init__(self, spacing: Spacing, network: Any = None, **options: Any) -> None:
+        """Make the teacher when the run starts; without a network it is the one `spacing.teacher(...)` has made."""
         super().__init__()
-        self.teacher = teacher
+        self.spacing, self.teacher = spacing, None if network is not None else next(iter(spacing.teachers), None)
+        self._network, self._options = network, options
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
+        if stage != "fit":
+            return
+        if self.teacher is None:
+            self.teacher = self.spacing.teacher(self._network, **self._options)
+        before = getattr(pl_module, "teacher", None)
+        if before is None:
+            pl_module.teacher = self.teacher
+            pl_module.__dict__["teacher"] = self.teacher  # a class attribute `teacher = None` would hide a submodule
+        elif not isinstance(before, SnapshotTeacher):
+            raise UserError(
+                f"{type(pl_module).__name__}.teacher is a {type(before).__name__} already, and the teacher of spaced "
+                "KD goes there: give it another name."
+            )
+        elif self._network is not None and before is not self.teacher:
+            raise UserError(
+                f"{type(pl_module).__name__} has a teacher already: call spacing.lightning.student() without a network."
+            )
         # `save_hyperparameters()` has taken the teacher for one: it would be pickled into every checkpoint, which could
         # not be read again without running code. Loggers are told the hyperparameters as they were at first.
         for name in ("_hparams", "_hparams_initial"):
@@ -235,13 +261,53 @@ class TeacherCallback(ResumableCallback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_fit_start(trainer, pl_module)
-        self.teacher.to(pl_module.device)
-        # Its network is in eval mode for ever; Lightning warns of parts that say so when training starts.
-        self.teacher.training = True
+        for teacher in self.spacing.teachers:
+            teacher.to(pl_module.device)
+            # Its network is in eval mode for ever; Lightning warns of parts that say so when training starts.
+            teacher.training = True
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn != "fit":
+            return
+        updates = self.updates(trainer, pl_module) if self._resumed is None else self._resumed["updates"]
+        if trainer.sanity_checking:  # the run starts after it
+            self.spacing.start_student(_training(trainer, pl_module), updates)
+        self._seek(max(updates - 1, 0), pl_module)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        self.spacing.start_student(_training(trainer, pl_module), self.updates(trainer, pl_module))
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         super().on_train_batch_start(trainer, pl_module)
-        self.teacher.seek(self.updates(trainer, pl_module))
+        if trainer.fit_loop.total_batch_idx == 0:
+            self.spacing.see_first_batch(batch)
+        self._seek(self.updates(trainer, pl_module), pl_module)
+
+    def _seek(self, step: int, pl_module: LightningModule) -> None:
+        total = self.spacing.total
+        if total is not None and not pl_module.automatic_optimization:
+            step = min(step, total - 1)  # batches after the last update, in manual optimisation
+        self.spacing.seek(step)
+
+
+class LightningCallbacks:
+    """The callbacks of a `Spacing` for Lightning's Trainer."""
+
+    def __init__(self, spacing: Spacing) -> None:
+        self._spacing = spacing
+
+    def teacher(self, part: str = "") -> SnapshotCallback:
+        """Return the callback of the teacher's run, which saves `part` of the LightningModule, or all of it."""
+        return SnapshotCallback(self._spacing, part)
+
+    def student(self, network: Any = None, **options: Any) -> TeacherCallback:
+        """Return the callback of the student's run, which makes `pl_module.teacher`.
+
+        `network` and `options` are those of `Spacing.teacher`. A module that has its teacher already, made by
+        `spacing.teacher(...)`, needs none.
+        """
+        return TeacherCallback(self._spacing, network, **options)
 
 
 def _forget_teachers(hyperparameters: Any) -> None:

@@ -1,22 +1,24 @@
 """Spaced KD as two runs of Hugging Face's Trainer: the teacher's run saves snapshots, the student's loads them.
 
-    Trainer(..., callbacks=[SnapshotCallback(Snapshots("runs/teacher/snapshots", every=30))])
+    spacing = Spacing("runs/snapshots", every=30)
+    Trainer(..., callbacks=[spacing.transformers.teacher()])
 
-    teacher = SnapshotTeacher("runs/teacher/snapshots", interval=30, network=make_network, total=600)
-    DistillationTrainer(..., teacher=teacher, temperature=3.0)
+    teacher = spacing.teacher(make_network)
+    StudentTrainer(..., teacher=teacher, temperature=3.0, callbacks=[spacing.transformers.student()])
 
-The Trainer's own checkpoints are snapshots too: with `save_steps=30`, `SnapshotTeacher("runs/teacher", 30, ...)` reads
-checkpoint-30, checkpoint-60, ... Steps are the Trainer's `global_step`, which counts updates, so accumulated gradients
-and `resume_from_checkpoint` need nothing more. The order of the batches is a function of `data_seed` and the epoch:
-give both runs the same.
+Trainers that take a teacher themselves, such as TRL's, need the callback alone. The Trainer's own checkpoints are
+snapshots too: after `save_steps=30`, `Spacing("runs/teacher", 30)` reads checkpoint-30, checkpoint-60, ...
+
+Steps are the Trainer's `global_step`, which counts updates, so accumulated gradients and `resume_from_checkpoint` need
+nothing more. The order of the batches is a function of `data_seed` and the epoch: give both runs the same.
 
 A language model's logits [B, L, V] at a place are its prediction of a token: of the next one in a causal model, whose
 labels are therefore shifted, of the one there in any other. Which it is follows from the model's class, or from
-`DistillationTrainer(..., shift=True)`; where neither says it, training is refused.
+`StudentTrainer(..., shift=True)`; where neither says it, training is refused.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
 from torch import Tensor
@@ -24,9 +26,18 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from spacedkd.data.stream import smooth_labels
-from spacedkd.methods.losses import LOGIT_LOSSES, cross_entropy, detach_teacher
+from spacedkd.integrations.spacing import Spacing, Training
+from spacedkd.methods.losses import (
+    IGNORED,
+    LOGIT_LOSSES,
+    cross_entropy,
+    detach_teacher,
+    kl,
+    token_cross_entropy,
+    token_kl,
+)
 from spacedkd.runtime.errors import UserError, check_between, format_value, install_command, unknown
-from spacedkd.trajectory.snapshot_teacher import Snapshots, SnapshotTeacher
+from spacedkd.trajectory.snapshot_teacher import SnapshotTeacher
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -47,26 +58,82 @@ UNCLEAR = {
     *("FlaubertWithLMHeadModel", "XLMWithLMHeadModel", "XLNetLMHeadModel"),
 }
 """causal models by their name whose own loss takes labels that are shifted already, or that may learn in another way"""
-IGNORED = -100
-"""the label of what is not learned, such as padding"""
+
+
+def _training(args: TrainingArguments, state: TrainerState, loader: Any) -> Training:
+    """Return the length and the batches of a run."""
+    accumulate = args.gradient_accumulation_steps
+    batches = len(loader) if isinstance(loader, Sized) else None
+    epoch = None if batches is None else -(-batches // accumulate)
+    return Training(state.max_steps, epoch, loader, accumulate)
 
 
 class SnapshotCallback(TrainerCallback):
     """Saves the snapshots of a teacher's run at their interval of updates, and after the last update."""
 
-    def __init__(self, snapshots: Snapshots) -> None:
-        self.snapshots = snapshots
+    def __init__(self, spacing: Spacing) -> None:
+        self.spacing = spacing
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, train_dataloader: Any, **_: Any
+    ) -> None:
+        if spreading := next((name for name in ("deepspeed", "fsdp") if getattr(args, name, None)), None):
+            raise UserError(f"{spreading} spreads the weights that a snapshot must hold whole: train with DDP.")
+        self.spacing.start_teacher(_training(args, state, train_dataloader), state.global_step)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, model: Any, **_: Any
     ) -> None:
         # The last one is taken here, and not when training ends: by then the model may be the best one.
-        last = state.global_step >= state.max_steps
-        (self.snapshots.save if last else self.snapshots.after)(state.global_step, model)
+        snapshots = self.spacing.snapshots
+        snapshots.after(state.global_step, model)
+        if state.global_step >= state.max_steps and not snapshots.due(state.global_step):
+            snapshots.save(state.global_step, model)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.spacing.end_teacher(state.global_step)
 
 
-class DistillationMixin:
-    """Makes a Trainer's model learn from a teacher as well: `class MyTrainer(DistillationMixin, Trainer)`.
+class TeacherCallback(TrainerCallback):
+    """Gives the teachers of a student's run the weights of the step before every update.
+
+    An evaluation has the weights of the last step that was learned; before the first step, those of that one.
+    """
+
+    def __init__(self, spacing: Spacing) -> None:
+        self.spacing = spacing
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, train_dataloader: Any, **_: Any
+    ) -> None:
+        if not self.spacing.teachers:
+            raise UserError("The student's run has no teacher: give its trainer spacing.teacher(make).")
+        for teacher in self.spacing.teachers:
+            teacher.to(args.device)
+        self.spacing.start_student(_training(args, state, train_dataloader), state.global_step)
+        self.spacing.seek(max(state.global_step - 1, 0))
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.spacing.seek(state.global_step)
+
+
+class TransformersCallbacks:
+    """The callbacks of a `Spacing` for Hugging Face's Trainer."""
+
+    def __init__(self, spacing: Spacing) -> None:
+        self._spacing = spacing
+
+    def teacher(self) -> SnapshotCallback:
+        """Return the callback of the teacher's run, which saves its snapshots."""
+        return SnapshotCallback(self._spacing)
+
+    def student(self) -> TeacherCallback:
+        """Return the callback of the student's run, which keeps the teacher that `spacing.teacher(...)` has made."""
+        return TeacherCallback(self._spacing)
+
+
+class StudentMixin:
+    """Makes a Trainer's model learn from a teacher as well: `class MyTrainer(StudentMixin, Trainer)`.
 
         L = label_weight CE(z_s, y) + logit_weight KL(z_t -> z_s; T)
 
@@ -135,15 +202,23 @@ class DistillationMixin:
         student = _logits(outputs)
         labels = self._aligned(labels, student)
         kept = labels != IGNORED
-        z, y = student[kept].float(), labels[kept]
-        if not len(y):
+        count = int(kept.sum())
+        if not count:
             return 0 * student.sum()  # where the mean of nothing would be no number
-        loss = cross_entropy(z, smooth_labels(y, z.shape[1], self.args.label_smoothing_factor))
+        smoothing, of_tokens = self.args.label_smoothing_factor, student.ndim == 3
+        if of_tokens:
+            loss = token_cross_entropy(student, labels, shift=False, smoothing=smoothing)
+        else:
+            y = smooth_labels(labels[kept], student.shape[1], smoothing)
+            loss = cross_entropy(student[kept].float(), y)
         if self._taught is not None:
-            _, taught = detach_teacher(student, self._taught, "logits")
-            apart = self._apart(z, taught[kept].float(), self.temperature)
+            if of_tokens and self._apart is kl:
+                apart = token_kl(student, self._taught, labels, shift=False, temperature=self.temperature)
+            else:
+                _, taught = detach_teacher(student, self._taught, "logits")
+                apart = self._apart(student[kept].float(), taught[kept].float(), self.temperature)
             loss = self.label_weight * loss + self.logit_weight * apart
-        return loss if num_items_in_batch is None else loss * (len(y) / num_items_in_batch)
+        return loss if num_items_in_batch is None else loss * (count / num_items_in_batch)
 
     def _aligned(self, labels: Tensor, logits: Tensor) -> Tensor:
         """Return the label of each prediction, IGNORED where there is none."""
@@ -156,13 +231,13 @@ class DistillationMixin:
             if self._shift:
                 raise UserError(
                     f"{type(self.model).__name__} gives logits [B, C], which predict no next token: give "
-                    "DistillationTrainer shift=False."
+                    "StudentTrainer shift=False."
                 )
             return labels
         if self._shift is None:
             raise UserError(
                 f"{type(self.model).__name__} gives logits [B, L, V], and its class does not say which token they "
-                "predict: give DistillationTrainer shift=True for the next token (labels are the input_ids), or "
+                "predict: give StudentTrainer shift=True for the next token (labels are the input_ids), or "
                 "shift=False for the token at the same place."
             )
         return F.pad(labels[:, 1:], (0, 1), value=IGNORED) if self._shift else labels
@@ -209,5 +284,5 @@ def _unwrapped(model: Any) -> Iterator[Any]:
         model = inner
 
 
-class DistillationTrainer(DistillationMixin, Trainer):
+class StudentTrainer(StudentMixin, Trainer):
     """Hugging Face's Trainer with a teacher."""

@@ -39,6 +39,7 @@ class BAN(KD):
     paper = "Furlanello et al., Born-Again Neural Networks, ICML 2018"
     weights = "1 CE + 1 soft CE (T 1), 3 generations"
     source = "the paper; no official code"
+    tasks = ("classification", "regression", "dense")
 
     label_weight: float = 1.0
     logit_weight: float = 1.0
@@ -54,6 +55,11 @@ class BAN(KD):
         super().__post_init__()
         if self.generations < 2:
             raise UserError(f"Born-again training needs two networks or more, got generations={self.generations}.")
+
+    def check_task(self, task: str) -> None:
+        super().check_task(task)
+        if self.knowledge != "all" and task != "classification":
+            raise UserError(f"knowledge={self.knowledge} is about one class for each item, not about task {task}.")
 
     @property
     def chain(self) -> Sequence[str]:

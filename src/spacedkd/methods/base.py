@@ -20,7 +20,9 @@ from torch import Tensor, nn
 from spacedkd.config.spec import NetworkSpec
 from spacedkd.data.inputs import Inputs
 from spacedkd.data.stream import Batch, View
+from spacedkd.runtime.errors import UserError
 from spacedkd.schedule import Duration, Schedule
+from spacedkd.task import CLASSIFICATION, Task
 
 Models = Mapping[str, nn.Module]
 """the models of a run by name, as `Method.models` built them"""
@@ -47,6 +49,8 @@ class Progress(NamedTuple):
     is_replay: Callable[[], bool] = lambda: False
     """returns whether this turn is part of a replay, that is, in a block of several turns or with the first role
     ahead of it; False in online training (`Timeline.is_replay`). A function, because the answer needs all turns"""
+    task: Task = CLASSIFICATION
+    """what is learned: `progress.task.label_loss(logits, labels)` is the loss of the labels in any task"""
 
     @property
     def epoch(self) -> int:
@@ -139,6 +143,7 @@ class Method(Protocol):
         # both only for Any: pyright refuses an attribute in place of a property, and mypy the other way round.
         roles: Any
         learners: Any = {}
+        tasks: Any = ("classification",)
         frozen: Any = ()
         depends_on_length: Any = False
     else:
@@ -157,6 +162,11 @@ class Method(Protocol):
             The last role's model is the student that is reported and saved.
             """
             return {role: role for role in self.roles}
+
+        @property
+        def tasks(self) -> Sequence[str]:
+            """Return the tasks that the method can learn (`spacedkd.task`), as an attribute of its own class."""
+            return ("classification",)
 
         @property
         def frozen(self) -> Sequence[str]:
@@ -194,6 +204,18 @@ class Method(Protocol):
     def learns_for(self, role: str) -> Duration:
         """Return how far into the run a role learns; from then on its model is frozen and only teaches."""
         return Duration(100, "%")
+
+    def check_task(self, task: str) -> None:
+        """Raise `UserError` for a task that the method cannot learn: one that its own `tasks` does not name.
+
+        `tasks` is not inherited: a class that overrides the losses of another may know classes alone.
+        """
+        tasks = vars(type(self)).get("tasks", ("classification",))
+        if task not in tasks:
+            raise UserError(
+                f"Method {type(self).__name__} learns {', '.join(tasks)}, not task {task}. Methods none, kd, hinton, "
+                'eskd, takd, ban do; one of yours names its own: tasks = ("classification", "regression", "dense").'
+            )
 
     def check_schedule(self, schedule: Schedule) -> None:
         """Raise `UserError` for a schedule, written in steps, that the method cannot use."""

@@ -11,7 +11,7 @@ The logits of a student z_s and a teacher z_t are compared in three independent 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from spacedkd.config.serialization import check_fields
 from spacedkd.methods.base import Progress
-from spacedkd.methods.losses import FEATURE_LOSSES, LOGIT_LOSSES, Temperature, cross_entropy, decoupled_kl, standardised
+from spacedkd.methods.losses import FEATURE_LOSSES, LOGIT_LOSSES, Temperature, decoupled_kl, standardised
 from spacedkd.models.classifier import Prediction
 from spacedkd.runtime.errors import UserError, unknown
 
@@ -80,7 +80,7 @@ class Distillation:
         """Return the weighted terms by name: "label", "logit", "feature"; terms of weight zero are left out."""
         terms = {}
         if self.label_weight:
-            terms["label"] = self.label_weight * cross_entropy(student.logits, labels)
+            terms["label"] = self.label_weight * progress.task.label_loss(student.logits, labels)
         if self.logit_weight:
             terms["logit"] = self.logit_weight * self.logit_term(student, teacher, labels, progress)
         if self.feature_weight and features:
@@ -89,10 +89,13 @@ class Distillation:
         return terms
 
     def logit_term(self, student: Prediction, teacher: Prediction, labels: Tensor, progress: Progress) -> Tensor:
-        """Return the loss between the student's and the teacher's logits, before `logit_weight`."""
+        """Return the loss between the student's and the teacher's logits, before `logit_weight`.
+
+        In regression it is the mean squared difference of their outputs (`task.Regression`).
+        """
         z_s, z_t = student.logits, teacher.logits
         if self.standardise:
-            z_s, z_t = standardised(z_s), standardised(z_t)
+            z_s, z_t = (standardised(z, None if z.ndim == 2 else 1) for z in (z_s, z_t))
         temperature: Temperature = self.temperature
         if self.curriculum and student.heat is not None:
             temperature = learned_temperature(student.heat, curriculum_strength(progress.epoch + 1, self.curriculum))
@@ -100,12 +103,36 @@ class Distillation:
             target, others = decoupled_kl(z_s, z_t, labels, temperature)
             loss = self.target_weight * target + self.others_weight * others
         else:
-            loss = self.divergence(z_s, z_t, temperature)
-        return self.warmup_weight(progress) * loss * (temperature**2 if self.temperature_squared else 1)
 
-    def divergence(self, student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
-        """Return the `logit_loss` of two sets of logits [B, C]; for methods to override."""
-        return LOGIT_LOSSES[self.logit_loss](student, teacher, temperature)
+            def divergence(student: Tensor, teacher: Tensor, **where: Any) -> Tensor:
+                return self.divergence(student, teacher, temperature, **where)
+
+            loss = progress.task.distillation_loss(z_s, z_t, labels, divergence)
+        squared = self.temperature_squared and progress.task.softens
+        return self.warmup_weight(progress) * loss * (temperature**2 if squared else 1)
+
+    def divergence(self, student: Tensor, teacher: Tensor, temperature: Temperature, **where: Any) -> Tensor:
+        """Return the `logit_loss` of two sets of logits; for methods to override.
+
+        Logits are [B, C]. For those of pixels `where` has `dim` and `mask`, as the losses take them.
+        """
+        return LOGIT_LOSSES[self.logit_loss](student, teacher, temperature, **where)
+
+    def check_distillation(self, task: str) -> None:
+        """Refuse options that do not matter in a task other than classification, or have no meaning there."""
+        if task != "classification" and self.logit_loss == DECOUPLED:
+            raise UserError(f"logit_loss={DECOUPLED} is about one class for each item, not about task {task}.")
+        if task != "regression":
+            return
+        given = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        defaults = {entry.name: entry.default for entry in fields(self)}
+        softening = ("temperature", "temperature_squared", "logit_loss", "target_weight", "others_weight")
+        for name in ("standardise", "curriculum", *softening):
+            if given[name] != (defaults[name] if name in softening else 0):
+                raise UserError(
+                    f"{name} is about logits, and in task regression students and teachers are compared by their mean "
+                    "squared difference: leave it out."
+                )
 
     def warmup_weight(self, progress: Progress) -> float:
         """Return the factor on the logit term in this epoch, from 1/warmup up to 1."""

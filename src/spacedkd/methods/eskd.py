@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from spacedkd.data.stream import Batch
 from spacedkd.methods.base import Losses, Models, Progress
 from spacedkd.methods.hinton import Hinton
-from spacedkd.methods.losses import cross_entropy
 from spacedkd.runtime.errors import UserError
 from spacedkd.schedule import Duration
 
@@ -27,6 +26,7 @@ class ESKD(Hinton):
     paper = "Cho and Hariharan, On the Efficacy of Knowledge Distillation, ICCV 2019"
     weights = "0.1 CE + 0.9 T²KL (T 4); teacher stops at 25 %"
     source = "the paper; its lengths are for you to sweep"
+    tasks = ("classification", "regression", "dense")
 
     teacher_for: Duration = Duration(25, "%")
     """how long the teacher learns"""
@@ -50,4 +50,5 @@ class ESKD(Hinton):
         if role == self.chain[0] or distils:
             return super().losses(role, models, batch, progress)
         (student,) = models[role](batch.inputs)
-        return {"label": cross_entropy(student.logits, batch.labels) + self.zero_of_unused(student)}
+        label = progress.task.label_loss(student.logits, batch.labels)
+        return {"label": label + self.zero_of_unused(student)}

@@ -21,6 +21,7 @@ class Hinton(KD):
     paper = "Hinton et al., Distilling the Knowledge in a Neural Network, 2015"
     weights = "0.1 CE + 0.9 T²KL (T 4)"
     source = "benchmark code (mdistiller, RepDistiller)"
+    tasks = ("classification", "regression", "dense")
 
     label_weight: float = 0.1
     logit_weight: float = 0.9

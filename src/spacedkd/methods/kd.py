@@ -1,5 +1,7 @@
 """Teacher and student are two networks: online, spaced and offline KD (Sun et al. 2025).
 
+In regression both CE and KL are mean squared errors, in a dense task means over pixels (`task.py`).
+
 The teacher learns from the labels alone, so its weights depend neither on the student nor on the interval. The
 student learns from the labels, from the frozen teacher's softened logits, and from its features through an adapter:
 
@@ -23,7 +25,6 @@ from torch import nn
 from spacedkd.data.stream import Batch
 from spacedkd.methods.base import Card, Ingredients, Losses, Method, Models, Progress
 from spacedkd.methods.distillation import Distillation
-from spacedkd.methods.losses import cross_entropy
 from spacedkd.models.classifier import Classifier, feature_width, make_adapter
 from spacedkd.runtime.errors import UserError
 
@@ -40,6 +41,7 @@ class KD(Distillation, Method):
     paper = "Sun et al., Spaced Knowledge Distillation, ICML 2025"
     weights = "0.7 CE + 0.3 KL (T 3) + 0.03 feature norm"
     source = "the paper; its released code by --recipe official-cnn"
+    tasks = ("classification", "regression", "dense")
 
     teacher_learns: bool = True
     """False keeps a pre-trained teacher as it is"""
@@ -64,6 +66,10 @@ class KD(Distillation, Method):
             raise UserError(
                 "distillation_token and second_pass both say which logits learn from the teacher: leave one out."
             )
+
+    def check_task(self, task: str) -> None:
+        super().check_task(task)
+        self.check_distillation(task)
 
     @property
     def chain(self) -> Sequence[str]:
@@ -119,7 +125,7 @@ class KD(Distillation, Method):
     def leader_losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         """Return the losses of the first role, which has no teacher: the labels' cross-entropy."""
         (teacher,) = models[role](batch.inputs)
-        return {"label": cross_entropy(teacher.logits, batch.labels)}
+        return {"label": progress.task.label_loss(teacher.logits, batch.labels)}
 
     def teacher_of(self, role: str) -> str:
         """Return the role that teaches this one."""

@@ -7,18 +7,22 @@ Shapes: logits [B, C], labels [B], features [B, D]. Every loss returns one numbe
 Logits with more dimensions need `dim=`, the one of the classes: -1 for tokens [B, L, V], 1 for pixels [B, C, H, W]. The
 loss is then the mean over all N positions, of [B, L] or [B, H, W]; with `mask`, True where a position counts, over
 those alone, and 0 where none does. `LOGIT_LOSSES` and `FEATURE_LOSSES` have the names that methods know them by.
+
+`token_kl` and `token_cross_entropy` are the same for language models, whose logits are too large for copies: they hold
+the softmax of a chunk of tokens at a time. A token whose label is -100, such as padding, does not count.
 """
 
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from spacedkd.runtime.errors import UserError
+from spacedkd.runtime.errors import UserError, check_between, unknown
 
 Temperature = float | Tensor
 """a number, or a learned scalar whose gradient is kept"""
@@ -199,6 +203,203 @@ def _log_target_and_others(softened: Tensor, target: Tensor) -> tuple[Tensor, Te
     others = log_p.gather(1, classes + (classes >= target))
     rest = others.logsumexp(1, keepdim=True)
     return torch.cat([log_p.gather(1, target), rest], 1), others - rest
+
+
+# Losses of tokens, a chunk at a time
+
+IGNORED = -100
+"""the label of a token that does not count, such as padding"""
+DIRECTIONS = ("forward", "reverse", "jsd")
+
+
+def token_kl(
+    student: Tensor,
+    teacher: Tensor,
+    labels: Tensor,
+    *,
+    temperature: Temperature,
+    shift: bool = True,
+    direction: Literal["forward", "reverse", "jsd"] = "forward",
+    beta: float = 0.5,
+    chunk: int = 1024,
+) -> Tensor:
+    """Return the mean divergence of logits [B, L, V] over the N tokens that count, in memory bounded by `chunk`.
+
+        forward   1/N sum_n KL(p_t -> p_s) = 1/N sum_n sum_v p_t (log p_t - log p_s), p = softmax(z/T)
+        reverse   1/N sum_n KL(p_s -> p_t)
+        jsd       1/N sum_n beta KL(p_t -> m) + (1 - beta) KL(p_s -> m), m = beta p_t + (1 - beta) p_s
+
+    Labels [B, L] say which tokens count: those that are not -100; 0 is returned where none does. With `shift`, as in a
+    causal model whose labels are its input_ids, the logits at a place predict the next label: the last logits and the
+    first label are left out. There is no factor T^2. Besides the arguments and the student's gradient only a few
+    tensors [chunk, V] exist; they are float32, or float64 where the logits are.
+
+    >>> z = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])
+    >>> round(token_kl(z, 0 * z, torch.tensor([[5, 7]]), temperature=1.0).item(), 4)
+    0.1201
+    """
+    _check_tokens(student, teacher, labels)
+    if isinstance(temperature, Tensor) or not 0 < temperature < math.inf:
+        raise UserError(f"token_kl takes a temperature that is a number above 0 and finite, got {temperature}.")
+    if direction not in DIRECTIONS:
+        raise unknown("direction", str(direction), DIRECTIONS)
+    if direction != "jsd" and beta != 0.5:
+        raise UserError(f'beta={beta:g} does not matter for direction="{direction}": leave it out, or take "jsd".')
+    if not 0 < beta < 1:
+        raise UserError(
+            f'beta must be above 0 and below 1, got {beta:g}: for one side alone take "forward" or "reverse".'
+        )
+    loss = partial(_divergence, temperature=float(temperature), direction=direction, beta=float(beta))
+    return _token_mean(student, teacher.detach(), labels, loss, shift=shift, chunk=chunk)
+
+
+def token_cross_entropy(
+    logits: Tensor, labels: Tensor, *, shift: bool = True, smoothing: float = 0.0, chunk: int = 1024
+) -> Tensor:
+    """Return -1/N sum_n log softmax(z_n)[y_n] of logits [B, L, V] over the tokens that count, as `token_kl` does.
+
+    With `smoothing` that part of every label is spread evenly over all V tokens.
+    """
+    _check_tokens(logits, None, labels)
+    check_between("smoothing", smoothing, 0, 1)
+    return _token_mean(logits, None, labels, partial(_label_loss, smoothing=smoothing), shift=shift, chunk=chunk)
+
+
+def _check_tokens(student: Tensor, teacher: Tensor | None, labels: Tensor) -> None:
+    """Refuse logits and labels of tokens that do not fit together."""
+    if teacher is not None and student.shape[:-1] == teacher.shape[:-1] and student.shape != teacher.shape:
+        small = min(student.shape[-1], teacher.shape[-1])
+        raise UserError(
+            f"The student's vocabulary has {student.shape[-1]} tokens and the teacher's {teacher.shape[-1]}: their "
+            f"probabilities cannot be compared. Take models with the same tokenizer; where only padding makes one "
+            f"larger, cut it off: logits[..., :{small}]."
+        )
+    if teacher is not None:
+        detach_teacher(student, teacher, "logits")
+    whole = not labels.is_floating_point() and labels.dtype != torch.bool
+    if student.ndim < 2 or not whole or labels.shape != student.shape[:-1]:
+        raise UserError(
+            f"Labels of tokens must be whole numbers {[*student.shape[:-1]]} for logits {[*student.shape]}, got "
+            f"{str(labels.dtype).removeprefix('torch.')} {[*labels.shape]}."
+        )
+
+
+class _TokenLoss(Protocol):
+    """The sum of a loss over some tokens, and its gradient with respect to their logits if it is wanted."""
+
+    def __call__(
+        self, student: Tensor, teacher: Tensor | None, labels: Tensor, gradient: bool
+    ) -> tuple[Tensor, Tensor | None]: ...
+
+
+def _divergence(
+    student: Tensor,
+    teacher: Tensor | None,
+    labels: Tensor,
+    gradient: bool,
+    *,
+    temperature: float,
+    direction: str,
+    beta: float,
+) -> tuple[Tensor, Tensor | None]:
+    """Return the divergence of logits [n, V] summed over n tokens, and its gradient; it may write into the logits.
+
+    With D = log p_s - log q, q = p_t (reverse) or m (jsd), the gradient is p_s (D - sum p_s D) / T, times 1 - beta for
+    the jsd: there m moves with the student, and what that adds to the two terms cancels.
+    """
+    assert teacher is not None
+    log_s, log_t = student.div_(temperature).log_softmax(1), teacher.div_(temperature).log_softmax(1)
+    if direction == "forward":
+        p_t = log_t.exp()
+        value = log_t.sub_(log_s).mul_(p_t).sum()
+        return value, log_s.exp_().sub_(p_t).div_(temperature) if gradient else None
+    target, factor, value = log_t, 1.0, student.new_zeros(())
+    if direction == "jsd":
+        target, factor = torch.logaddexp(log_t + math.log(beta), log_s + math.log1p(-beta)), 1 - beta
+        p_t = log_t.exp()
+        value = beta * log_t.sub_(target).mul_(p_t).sum()
+    p_s, apart = log_s.exp(), log_s.sub_(target)
+    each = (p_s * apart).sum(1, keepdim=True)
+    value = value + factor * each.sum()
+    return value, p_s.mul_(apart.sub_(each)).mul_(factor / temperature) if gradient else None
+
+
+def _label_loss(
+    student: Tensor, teacher: Tensor | None, labels: Tensor, gradient: bool, *, smoothing: float
+) -> tuple[Tensor, Tensor | None]:
+    """Return the cross-entropy of logits [n, V] summed over n tokens, and its gradient."""
+    log_p, target = student.log_softmax(1), labels[:, None]
+    value = -(1 - smoothing) * log_p.gather(1, target).sum()
+    if smoothing:
+        value = value - smoothing * log_p.mean(1).sum()
+    if not gradient:
+        return value, None
+    p = log_p.exp_().sub_(smoothing / log_p.shape[1])
+    return value, p.scatter_(1, target, p.gather(1, target) + (smoothing - 1))
+
+
+def _token_mean(
+    student: Tensor, teacher: Tensor | None, labels: Tensor, loss: _TokenLoss, *, shift: bool, chunk: int
+) -> Tensor:
+    """Return the mean of a loss over the tokens that count, computed a chunk of them at a time."""
+    check_between("chunk", chunk, 1)
+    labels = F.pad(labels[..., 1:], (0, 1), value=IGNORED) if shift else labels
+    student = student if torch.is_grad_enabled() else student.detach()
+    mean: Tensor = _TokenMean.apply(student, teacher, labels, loss, chunk)
+    return mean
+
+
+class _TokenMean(torch.autograd.Function):
+    """The mean of a loss of tokens. Its gradient is computed with it, because both need the same softmax."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, student: Tensor, teacher: Tensor | None, labels: Tensor, loss: _TokenLoss, chunk: int
+    ) -> Tensor:
+        ctx.save_for_backward(student, teacher, labels)
+        ctx.loss, ctx.chunk = loss, chunk
+        # Before they are scaled, gradients of a mean over thousands of tokens are too small for float16.
+        now = ctx.needs_input_grad[0] and student.dtype != torch.float16
+        mean, ctx.gradient = _by_chunks(student, teacher, labels, loss, chunk=chunk, learns=now)
+        return mean
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        student, teacher, labels = (
+            ctx.saved_tensors
+        )  # read in any case: it refuses a second pass through a graph that was freed
+        gradient, ctx.gradient = ctx.gradient, None  # it is scaled in place, so a second pass computes another
+        if gradient is None:
+            _, gradient = _by_chunks(student, teacher, labels, ctx.loss, chunk=ctx.chunk, learns=True, scale=scale)
+        else:
+            gradient.mul_(scale)
+        return gradient, None, None, None, None
+
+
+def _by_chunks(
+    student: Tensor,
+    teacher: Tensor | None,
+    labels: Tensor,
+    loss: _TokenLoss,
+    *,
+    chunk: int,
+    learns: bool,
+    scale: Tensor | float = 1.0,
+) -> tuple[Tensor, Tensor | None]:
+    """Return the mean of a loss, and its gradient times `scale` if the student learns."""
+    number = torch.promote_types(student.dtype, torch.float32)
+    counted = (labels != IGNORED).nonzero(as_tuple=True)
+    count = max(len(counted[0]), 1)
+    total = student.new_zeros((), dtype=number)
+    gradient = torch.zeros_like(student) if learns else None
+    for at in zip(*(places.split(chunk) for places in counted), strict=True):
+        rows = None if teacher is None else teacher[at].to(number)
+        value, slope = loss(student[at].to(number), rows, labels[at], learns)
+        total += value
+        if gradient is not None and slope is not None:
+            gradient[at] = slope.mul_(scale / count).to(gradient.dtype)
+    return total / count, gradient
 
 
 class LogitLoss(Protocol):

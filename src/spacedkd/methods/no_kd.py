@@ -4,6 +4,8 @@ With logits z [B, C] and labels y [B]:
 
     L = CE(z, y)
 
+In regression CE is the mean squared error, in a dense task a mean over pixels (`task.py`).
+
     spacedkd train --method none
 """
 
@@ -14,7 +16,6 @@ from torch import nn
 
 from spacedkd.data.stream import Batch
 from spacedkd.methods.base import Card, Ingredients, Losses, Method, Models, Progress
-from spacedkd.methods.losses import cross_entropy
 from spacedkd.models.classifier import Classifier
 
 
@@ -26,6 +27,7 @@ class NoKD(Method):
     weights = "1 CE"
     paper = source = ""
     roles = ("student",)
+    tasks = ("classification", "regression", "dense")
 
     def models(self, ingredients: Ingredients) -> dict[str, nn.Module]:
         return {"student": Classifier(ingredients.network("student"))}
@@ -35,4 +37,4 @@ class NoKD(Method):
 
     def losses(self, role: str, models: Models, batch: Batch, progress: Progress) -> Losses:
         (prediction,) = models[role](batch.inputs)
-        return {"label": cross_entropy(prediction.logits, batch.labels)}
+        return {"label": progress.task.label_loss(prediction.logits, batch.labels)}

@@ -19,7 +19,7 @@ network itself. Three variants:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -96,10 +96,10 @@ class ONE(OneNetwork):
         names = [name for name in terms[0] if name != "label" or with_label]
         return {name: torch.stack([term[name] for term in terms]).sum() for name in names}
 
-    def divergence(self, student: Tensor, teacher: Tensor, temperature: Temperature) -> Tensor:
+    def divergence(self, student: Tensor, teacher: Tensor, temperature: Temperature, **where: Any) -> Tensor:
         if self.logit_loss == "kl" and self.padding:
             return padded_kl(student, teacher, temperature, self.padding)
-        return super().divergence(student, teacher, temperature)
+        return super().divergence(student, teacher, temperature, **where)
 
     def warmup_weight(self, progress: Progress) -> float:
         return super().warmup_weight(progress) * ramp_up(progress.epoch, self.ramp)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.config.serialization import default_value, field_docs, to_json
-from spacedkd.methods import METHODS
+from spacedkd.methods.registry import METHODS
 
 
 def options(method: type[Any]) -> Iterator[tuple[str, Any, str]]:

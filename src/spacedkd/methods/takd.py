@@ -29,6 +29,7 @@ class TAKD(KD):
     paper = "Mirzadeh et al., Improved Knowledge Distillation via Teacher Assistant, AAAI 2020"
     weights = "0.5 CE + 0.5 T²KL/C (T 5), 1 assistant"
     source = "the authors' code"
+    tasks = ("classification", "regression", "dense")
 
     label_weight: float = 0.5
     logit_weight: float = 0.5

@@ -6,9 +6,14 @@ and opens trained students. Importing the package registers our own networks wit
 small images and networks for signals.
 """
 
-# ruff: noqa: E402
-from spacedkd.runtime.torchvision_compat import declare_missing
+from importlib.util import find_spec
 
-declare_missing()  # before anything here imports timm, which imports torchvision
+import lazy_loader
 
-from spacedkd.models import small_networks as small_networks
+from spacedkd.runtime.errors import with_way_out
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = with_way_out(__getattr__, __name__)
+
+if find_spec("timm") is not None:  # a slim install has none
+    from spacedkd.models import small_networks as small_networks

@@ -8,13 +8,13 @@ deepest first. A network may be
     logits alone               features are the input of the linear layer, or 1x1 convolution, that gives the logits
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from timm.layers import ClassifierHead
 from torch import Tensor, nn
 
 from spacedkd.data.inputs import Inputs, call
@@ -26,7 +26,7 @@ from spacedkd.runtime.user_code import is_from_user_code, user_code_error
 class Prediction(NamedTuple):
     """The output of one head for B items."""
 
-    logits: Tensor  # [B, C]
+    logits: Tensor  # [B, C]; numbers [B, D] in regression, [B, C, H, W] in a dense task
     features: Tensor  # [B, D] pooled, before the classifier; [B, 0] where the network does not show them
     heat: Tensor | None = None  # [1] theta of a learned temperature (CTKD), where the model has one
 
@@ -45,6 +45,8 @@ class Classifier(nn.Module):
     """
 
     head_names: tuple[str, ...] = ("final",)
+    features_name = "pooled features"
+    """what the features of a prediction are, for targets that are cached"""
 
     def __init__(self, network: nn.Module, adapter: nn.Module | None = None, distillation_token: bool = False) -> None:
         super().__init__()
@@ -74,14 +76,18 @@ class Classifier(nn.Module):
         """Return the prediction of a network that is not timm's."""
         with record_calls(_classifier_layers(self.network, inputs)) as calls:
             logits, features = logits_and_features(self._call(inputs), type(self.network).__name__)
-        classes = getattr(self.network, "_spacedkd_class_count", None)
-        if logits.ndim != 2 or logits.shape[1] != (classes or logits.shape[1]):
+        logits = _with_classes(logits)
+        dims, classes = self.network._spacedkd_output_form  # type: ignore[misc]
+        if (logits.ndim, logits.shape[1]) != (dims, classes):
+            sizes = "".join(f", {name}" for name in ("height", "width", "...")[: dims - 2])
             raise UserError(
-                f"Network {type(self.network).__name__} gives logits {[*logits.shape]}, and gave {classes or 'C'} for "
-                f"each item before: logits must always be [B, {classes or 'C'}], in training as in evaluation."
+                f"Network {type(self.network).__name__} gives logits {[*logits.shape]}, and gave {classes} for "
+                f"each item before: logits must always be [B, {classes}{sizes}], in training as in evaluation."
             )
         if features is None:
             features = calls[-1].input if calls else logits.new_empty(len(logits), 0)
+        if logits.ndim > 2 and features.ndim == logits.ndim:
+            features = features.flatten(2).mean(2)  # of pixels: pooled, as those of a classifier are
         return Prediction(logits, features.flatten(1))
 
     def _call(self, inputs: Inputs) -> Any:
@@ -194,6 +200,12 @@ def is_timm(network: nn.Module) -> bool:
     return all(callable(getattr(network, part, None)) for part in parts)
 
 
+def is_timm_part(part: nn.Module, module: str, name: str) -> bool:
+    """Return whether a part of a network has a class of timm's; without importing timm, as no instance does either."""
+    library = sys.modules.get(module)
+    return library is not None and isinstance(part, getattr(library, name))
+
+
 def classify(network: nn.Module, maps: Tensor) -> Prediction:
     """Return the prediction of a timm network's own head for its last maps; features are its classifier's input.
 
@@ -216,10 +228,10 @@ def _classify_apart(network: nn.Module, maps: Tensor) -> tuple[Prediction, ...]:
     return tuple(Prediction(layer_call.output, layer_call.input.flatten(1)) for layer_call in calls)
 
 
-def _timm_classifiers(network: nn.Module) -> Sequence[nn.Module]:
+def _timm_classifiers(network: nn.Module) -> Sequence[Any]:
     classifier = network.get_classifier()  # type: ignore[operator]
     classifiers = classifier if isinstance(classifier, tuple | list | nn.ModuleList) else [classifier]
-    return [head.fc if isinstance(head, ClassifierHead) else head for head in classifiers]
+    return [head.fc if is_timm_part(head, "timm.layers", "ClassifierHead") else head for head in classifiers]
 
 
 # Networks that are not timm's
@@ -240,6 +252,11 @@ def logits_and_features(output: Any, name: str) -> tuple[Tensor, Tensor | None]:
             '(logits, features), or a mapping with "logits".'
         )
     return pair[0], pair[1]
+
+
+def _with_classes(logits: Tensor) -> Tensor:
+    """Return one number for each item, [B], as [B, 1]; other logits as they are."""
+    return logits[:, None] if logits.ndim == 1 else logits
 
 
 def _describe_output(output: Any) -> str:
@@ -263,7 +280,8 @@ def _classifier_layers(network: nn.Module, inputs: Inputs) -> list[nn.Module]:
             logits, features = logits_and_features(call(network, inputs), type(network).__name__)
         names = () if features is not None else _find_classifier(logits, calls, network)
         network._spacedkd_classifier_names = names  # type: ignore[assignment]
-        network._spacedkd_class_count = logits.shape[1] if logits.ndim == 2 else None  # type: ignore[assignment]
+        logits = _with_classes(logits)
+        network._spacedkd_output_form = (logits.ndim, logits.shape[1])  # type: ignore[assignment]
     return [network.get_submodule(name) for name in names]
 
 

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from spacedkd.config.serialization import by_signature, qualified_name
 from spacedkd.config.spec import NetworkSpec
+from spacedkd.data.generators import preserve_generators, seed_generators
 from spacedkd.data.inputs import DataInfo, Inputs, call, first_not_finite, row_count
-from spacedkd.data.transforms import preserve_generators, seed_generators
 from spacedkd.models.classifier import Classifier, eval_mode, logits_and_features
 from spacedkd.models.preprocessing import (
     Resize,
@@ -111,7 +111,8 @@ def make_from_function(make: MakeModule | None, name: str, options: Mapping[str,
 def check_network(network: nn.Module, name: str, info: DataInfo) -> None:
     """Run a user's network on two items of the data, so that a misfit shows before training and not in it.
 
-    It must return finite float logits [2, classes] and, if any, float features [2, width].
+    It must return finite float logits [2, classes], or outputs of the form of another task, and, if any, float features
+    [2, width].
     """
     items, shapes = row_count(info.sample), _describe_shapes(info.sample)
     cast_where_needed(network, info.sample)
@@ -121,17 +122,21 @@ def check_network(network: nn.Module, name: str, info: DataInfo) -> None:
     except Exception as error:
         raise user_code_error(f"Network {name}", error, f"on {shapes}") from error
     logits, features = logits_and_features(output, name)
-    if logits.ndim != 2 or len(logits) != items or not logits.is_floating_point():
+    if not info.task.fits(logits, items) or not logits.is_floating_point():
         raise UserError(
-            f"Network {name} must give float logits [{items}, classes] for {shapes}, got {_describe_shapes(logits)}."
+            f"Network {name} must give float {info.task.form.format(items=items)} for {shapes}, got "
+            f"{_describe_shapes(logits)}."
         )
     if features is not None and (features.ndim < 2 or len(features) != items or not features.is_floating_point()):
         raise UserError(f"Network {name} must give float features [{items}, width], got {_describe_shapes(features)}.")
-    if info.classes and logits.shape[1] != len(info.classes):
+    width = logits.shape[1] if logits.ndim > 1 else 1
+    if info.classes and width != len(info.classes) and info.task.softens:
         raise UserError(
-            f"Network {name} gives {logits.shape[1]} logits, and the data has {len(info.classes)} classes: "
+            f"Network {name} gives {width} logits, and the data has {len(info.classes)} classes: "
             "let it give one logit for each class."
         )
+    if info.classes and width != len(info.classes):
+        raise UserError(f"Network {name} gives {width} numbers, and a target of the data has {len(info.classes)}.")
     if not torch.isfinite(logits).all():
         check_sample(info.sample)
         raise UserError(f"Network {name} gives logits that are not finite (NaN or infinity) for {shapes}.")

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
-from timm.models.pit import PoolingVisionTransformer
 from torch import Tensor, nn
 
 from spacedkd.data.inputs import Inputs, call
-from spacedkd.models.classifier import Prediction, classify, eval_mode, is_timm, record_calls
+from spacedkd.models.classifier import Prediction, classify, eval_mode, is_timm, is_timm_part, record_calls
 from spacedkd.models.preprocessing import preprocess
 from spacedkd.runtime.errors import UserError
 
@@ -111,9 +110,10 @@ def _candidate_hooks(network: nn.Module) -> Iterator[FeatureHooks]:
     """Yield ways to read a network, the most informative first."""
     if not is_timm(network):
         return
-    if isinstance(network, PoolingVisionTransformer):
+    if is_timm_part(network, "timm.models.pit", "PoolingVisionTransformer"):
         # Between stages the class token changes its width, so it is taken inside them.
-        depths = [len(stage.blocks) for stage in network.transformers]
+        stages: Any = network.transformers
+        depths = [len(stage.blocks) for stage in stages]
         blocks = (f"transformers.{stage}.blocks.{b}" for stage, depth in enumerate(depths) for b in range(depth))
         yield ModuleHooks(tuple(blocks), class_token=True)
     if getattr(network, "global_pool", None) == "token" and getattr(network, "num_prefix_tokens", 0):
@@ -172,6 +172,8 @@ class WithHint(nn.Module):
         self.network = network
         self.regressor = regressor
         self._hooks, self._level, self._pooled = hint.hooks, hint.level, pooled
+        self.features_name = f"{'pooled ' if pooled else ''}hint {hint.level}"
+        """what the features of a prediction are, for targets that are cached"""
 
     def forward(self, images: Tensor, adapted: bool = True) -> tuple[Prediction, ...]:
         """Return the network's prediction with the hint as its features; not `adapted`, without the regressor."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from timm.layers import PatchEmbed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -112,6 +111,8 @@ def patch_misfit(network: nn.Module, size: Size) -> str:
 
     timm would drop the margin of such images silently.
     """
+    from timm.layers import PatchEmbed
+
     embed = next((module for module in network.modules() if isinstance(module, PatchEmbed)), None)
     if embed is None or embed.dynamic_img_pad or not any(s % p for s, p in zip(size, embed.patch_size, strict=True)):
         return ""

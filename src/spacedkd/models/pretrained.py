@@ -13,10 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-import timm
 import torch
 from safetensors.torch import load_file
-from timm.models import load_state_dict
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -123,6 +121,8 @@ def _weights_file(path: Path) -> Path:
 
 def _read_weights(file: Path, source: str, expected: Mapping[str, Tensor], averaged: bool) -> dict[str, Tensor]:
     """Return the tensors of a file by name; refuse NaN and files of anything else."""
+    from timm.models import load_state_dict
+
     try:
         weights: dict[str, Tensor] = load_file(file) if file.suffix == ".safetensors" else {}
         if weights.keys() != expected.keys():  # timm unwraps what training scripts put around weights
@@ -220,6 +220,8 @@ def check_trained(spec: NetworkSpec, classes: int) -> None:
 
 def check_published(name: str, classes: int) -> None:
     """Refuse timm's published weights of a network if they have another number of classes."""
+    import timm
+
     published = timm.get_pretrained_cfg(name)
     if published is not None and published.num_classes != classes:
         raise _classes_error(f"timm's {name}", published.num_classes, classes)

@@ -97,12 +97,25 @@ def headline(arms: Sequence[Arm], against: str) -> str:
     return "; ".join(parts) + "."
 
 
+def metric(arms: Sequence[Arm]) -> str:
+    """Return what the arms are judged by: accuracy, or the metric of another task."""
+    return arms[0].first.spec.metric_title
+
+
+def metric_title(arms: Sequence[Arm]) -> str:
+    """Return the same as the beginning of a sentence."""
+    return f"{metric(arms)[0].upper()}{metric(arms)[1:]}"
+
+
 def accuracies_reached(arm: Arm) -> str:
     """Return the accuracies of an arm's student and leader, in a sentence."""
     student, leader, seeds = arm.first.roles[-1], arm.first.leader, len(arm.runs)
     epochs = plural(arm.first.spec.epochs, "epoch")
     mean = f", mean over {seeds} seeds" if seeds > 1 else ""
-    sentence = f"The {student} reached {estimate(arm.numbers['last'])} % on the test images after {epochs}{mean}"
+    reached = f"{estimate(arm.numbers['last'])} %"
+    if arm.first.spec.task != "classification":
+        reached = f"{metric([arm])} {reached}"
+    sentence = f"The {student} reached {reached} on the test images after {epochs}{mean}"
     by_leader = arm.numbers["leader"]
     if leader is None or by_leader is None:
         return f"{sentence}."
@@ -113,6 +126,8 @@ def facts(arm: Arm) -> Iterator[str]:
     """Yield sentences about what was trained, how, and what it took."""
     run, spec, cost = arm.first, arm.first.spec, arm.numbers["cost"]
     yield f"Method: {method_and_schedule(arm.numbers)}."
+    if spec.task != "classification":
+        yield f"Task: {spec.task}, judged by {spec.metric_title}, which is in percent everywhere."
     if run.leader is not None and run.interval:
         others = join_words([f"the {role}" for role in run.roles[1:]])
         yield f"Turns: the {run.leader} learns {plural(run.interval, 'step')}, then {others} the same ones, and so on."

@@ -144,7 +144,7 @@ def compare_folders(folders: Sequence[Path], out: Path | None, against: str | No
 def plot_run(run: Run, axes: Any = None) -> Any:
     """Draw the accuracy of every role after each epoch, and return matplotlib's `Axes`."""
     curves = {role: run.accuracy_curves[role] for role in run.roles if role in run.accuracy_curves}
-    return _plot(curves, axes, run.name)
+    return _plot(curves, axes, run.name, run.spec.metric_title)
 
 
 def plot_comparison(comparison: Comparison, axes: Any = None) -> Any:
@@ -153,10 +153,10 @@ def plot_comparison(comparison: Comparison, axes: Any = None) -> Any:
         label: plots.mean_curve([run.accuracy_curves[run.roles[-1]] for run in arm.runs])
         for label, arm in comparison.arms.items()
     }
-    return _plot(curves, axes, "student, mean over seeds")
+    return _plot(curves, axes, "student, mean over seeds", next(iter(comparison.arms.values())).first.spec.metric_title)
 
 
-def _plot(curves: Mapping[str, Curve], axes: Any, title: str) -> Any:
+def _plot(curves: Mapping[str, Curve], axes: Any, title: str, metric: str) -> Any:
     try:
         from matplotlib import pyplot
     except ModuleNotFoundError:
@@ -164,6 +164,6 @@ def _plot(curves: Mapping[str, Curve], axes: Any, title: str) -> Any:
     axes = pyplot.subplots()[1] if axes is None else axes
     for name, curve in curves.items():
         axes.plot([*curve], [100 * value for value in curve.values()], label=name)
-    axes.set(xlabel="epoch", ylabel="accuracy, %", title=title)
+    axes.set(xlabel="epoch", ylabel=f"{metric}, %", title=title)
     axes.legend()
     return axes

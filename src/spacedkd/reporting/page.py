@@ -59,9 +59,10 @@ def render(
     against = comparison["against"]
     sections = {
         "spacing": ("What spacing did", _spacing_section(comparison, arms)),
-        "intervals": ("Accuracy against interval", interval_section(arms)),
+        "intervals": (f"{findings.metric_title(arms)} against interval", interval_section(arms)),
         "curves": ("Learning curves and losses", _curves(arms, against)),
         "results": (f"All arms, against {against}", _results(comparison, arms)),
+        "metrics": ("Other metrics", _other_metrics(comparison)),
         "averages": ("Averages of weights", _averages(arms, comparison)),
         "turns": ("Who learned which step when", schedule_section(arms)),
         "cost": ("Cost", _costs(comparison, arms)),
@@ -85,6 +86,11 @@ def _has_images(comparison: ComparisonDocument) -> bool:
     """Return whether test images are shown, which the page must then allow."""
     evaluation = comparison["evaluation"]
     return evaluation is not None and any(key.startswith(f"{Confusion.name}/") for key in evaluation["metrics"])
+
+
+def _other_metrics(comparison: ComparisonDocument) -> Iterator[Markup]:
+    if "metric" in comparison:
+        yield html_table(tables.other_metrics(comparison))
 
 
 def _first_figure(comparison: ComparisonDocument, arms: Sequence[Arm]) -> Markup:
@@ -143,13 +149,14 @@ def _results(comparison: ComparisonDocument, arms: Sequence[Arm]) -> Iterator[st
         yield paragraph(findings.headline(arms, against))
         yield note(findings.caution([arm.numbers["difference"] for arm in arms]))
     sentences = (
-        "The student's accuracy on the test images, in percent: mean over seeds ± half the width of its 95 % interval, "
-        "which one seed does not give. Last and best epoch are of the deepest head. "
+        f"The student's {findings.metric(arms)} on the test images, in percent: mean over seeds ± half the width of "
+        "its 95 % interval, which one seed does not give. Last and best epoch are of the deepest head. "
     )
     if any(arm.numbers["ensemble"] for arm in arms):
         sentences += "The ensemble is the mean of all heads. "
     if any(arm.numbers["leader"] for arm in arms):
-        sentences += f"The {findings.leader_name(comparison['arms'])}'s accuracy is after its own last epoch. "
+        leader = findings.leader_name(comparison["arms"])
+        sentences += f"The {leader}'s {findings.metric(arms)} is after its own last epoch. "
     if shared := findings.shared_seeds(comparison["arms"]):
         sentences += f"Differences are paired by seed{shared}. "
     yield note(sentences + findings.best_epoch(comparison["best_chosen_on"]))
@@ -178,8 +185,8 @@ def _averages(arms: Sequence[Arm], comparison: ComparisonDocument) -> Iterator[s
 def _curves(arms: Sequence[Arm], against: str) -> Iterator[str]:
     yield plots.chooser(arms, against)
     caption = (
-        "Accuracy on the test images, deepest head. Epochs are each role's own: at epoch 5 it has learned 5 epochs of "
-        f"data, whenever that was. {findings.SECOND_HALF}"
+        f"{findings.metric_title(arms)} on the test images, deepest head. Epochs are each role's own: at epoch 5 it "
+        f"has learned 5 epochs of data, whenever that was. {findings.SECOND_HALF}"
     )
     yield grid([*plots.accuracy_charts(arms, against)], caption, wide=True)
     if any(arm.first.leader is not None and arm.first.shares_one_model for arm in arms):
@@ -255,7 +262,8 @@ def _spacing_section(comparison: ComparisonDocument, arms: Sequence[Arm]) -> Ite
     corrected = f"p, Holm is corrected for all {len(pairs)} tests at once. " if len(pairs) > 1 else ""
     shared = findings.shared_seeds(comparison["arms"])
     yield note(
-        f"Accuracies in percent after the last epoch{shared}. {corrected}Costs are those of the spaced run as a "
+        f"{'Accuracies' if 'metric' not in comparison else findings.metric_title(arms)} in percent after the last "
+        f"epoch{shared}. {corrected}Costs are those of the spaced run as a "
         "multiple of the unspaced one's. Unspaced is an interval of one step, or one role; offline KD does "
         "not count as spaced."
     )
@@ -302,7 +310,7 @@ def _render_single(
 
 
 def _curves_of_one(arm: Arm) -> Markup:
-    caption = "Accuracy on the test images, deepest head. Epochs are each role's own."
+    caption = f"{findings.metric_title([arm])} on the test images, deepest head. Epochs are each role's own."
     if len(arm.runs) > 1:
         caption += " Thick: mean over seeds; thin: each seed."
     keys = legend(plots.role_legend([arm]), "all")
@@ -310,10 +318,11 @@ def _curves_of_one(arm: Arm) -> Markup:
 
 
 def _results_of_one(comparison: ComparisonDocument, arm: Arm) -> Iterator[Markup]:
-    sentences = "Accuracy in percent, of every head"
+    sentences = f"{findings.metric_title([arm])} in percent, of every head"
     sentences += f": mean over {len(arm.runs)} seeds ± half of its 95 % interval. " if len(arm.runs) > 1 else ". "
     yield note(sentences + findings.best_epoch(comparison["best_chosen_on"]))
     yield html_table(_reached(arm))
+    yield from _other_metrics(comparison)
 
 
 def _reached(arm: Arm) -> Table:
@@ -328,7 +337,7 @@ def _reached(arm: Arm) -> Table:
                 at = f"{'epoch' if len(epochs) == 1 else 'epochs'} {value_range(epochs)}"
                 rows.append([Cell(role), Cell(head), Cell(part), _mean(last, True), _mean(best, below=at)])
     titles = ("Role", "Head", "Images", "Last epoch", "Best epoch")
-    return Table("", [Column(title, None) for title in titles], rows, name="Accuracy")
+    return Table("", [Column(title, None) for title in titles], rows, name=findings.metric_title([arm]))
 
 
 def _mean(values: Sequence[float], strong: bool = False, below: str | None = None) -> Cell:

@@ -28,7 +28,7 @@ from spacedkd.reporting.charts import (
     tick_values,
     ticks,
 )
-from spacedkd.reporting.findings import leader_name, method_and_schedule
+from spacedkd.reporting.findings import leader_name, method_and_schedule, metric, metric_title
 from spacedkd.reporting.formatting import (
     DASH,
     Write,
@@ -53,7 +53,6 @@ SETTLED = {"accuracy": 0.5, "loss": 0.25}
 """the part of a run after which the axis has room for everything"""
 BANDS = 4
 """maximum number of intervals in one picture; those of more lines are in the numbers alone"""
-ACCURACY = Axis("accuracy, %", decimals(2), least=0, most=100)
 GAIN = Axis("difference, points", decimals(2), zero=True)
 LOSS = Axis("loss", lambda value: f"{value:.4g}")
 
@@ -69,6 +68,17 @@ class ArmPair:
     arm: Arm
     base: Arm
     difference: PairedDifference | None
+
+
+def _axis(runs: Sequence[Run]) -> Axis:
+    """Return the axis of the metric that runs are judged by; only R² may be below zero."""
+    least = float("-inf") if runs[0].spec.task == "regression" else 0
+    return Axis(f"{runs[0].spec.metric_title}, %", decimals(2), least=least, most=100)
+
+
+def _least(arms: Sequence[Arm]) -> float:
+    """Return the least value that is drawn of the metric, as a part of one: of R² the least there is, from -1 up."""
+    return -1 if arms[0].first.spec.task == "regression" else 0
 
 
 def role_colours(roles: Sequence[str]) -> dict[str, str]:
@@ -94,7 +104,7 @@ def curves(arms: Sequence[Arm]) -> list[Titled]:
     """Return the accuracy after each epoch, a picture for each arm, all on the same axes."""
     every = [curve for arm in arms for run in arm.runs for curve in run.accuracy_curves.values()]
     epochs = max(epoch for curve in every for epoch in curve)
-    area = Panel((0, epochs), rounded(*domain([v for curve in every for v in curve.values()], 0, 1)))
+    area = Panel((0, epochs), rounded(*domain([v for curve in every for v in curve.values()], _least(arms), 1)))
     return [(arm.label, method_and_schedule(arm.numbers), _curves_of(arm, area)) for arm in arms]
 
 
@@ -111,7 +121,7 @@ def _curves_of(arm: Arm, area: Panel) -> Markup:
             thick.append(area.line(_points(mean), f"all {class_of[role]}"))
             ends.append((role, max(mean.items())))
     described = ", ".join(f"{role} {percent(value)} % after {plain(epoch)} epochs" for role, (epoch, value) in ends)
-    frame = area.frame(ticks(*area.x, whole=area.x[1] > 2), area.percent_ticks(), "epoch", "accuracy, %")
+    frame = area.frame(ticks(*area.x, whole=area.x[1] > 2), area.percent_ticks(), "epoch", f"{metric([arm])}, %")
     labels = _end_labels([(class_of[role], end) for role, end in ends], area)
     return area.draw(f"Learning curves of {arm.label}: {described}.", frame, *thin, *thick, *labels)
 
@@ -171,7 +181,7 @@ def accuracy_charts(arms: Sequence[Arm], against: str) -> Iterator[Titled]:
     students = [
         _line(index, arm, [run.accuracy_curves[run.roles[-1]] for run in arm.runs]) for index, arm in enumerate(arms)
     ]
-    yield "Student", "mean over seeds", _accuracies("The student's accuracy after each epoch", students)
+    yield "Student", "mean over seeds", _metric_chart("student", arms, students)
     base = next(arm for arm in arms if arm.label == against)
     others = pairs_with(base, arms)
     if drawn := differences(others, f"Difference to {against} after each epoch"):
@@ -184,7 +194,7 @@ def accuracy_charts(arms: Sequence[Arm], against: str) -> Iterator[Titled]:
     if leaders:
         name = leader_name([arm.numbers for arm in arms])
         remark = "arms with the same one lie on each other"
-        yield name.capitalize(), remark, _accuracies(f"The {name}'s accuracy after each epoch", leaders)
+        yield name.capitalize(), remark, _metric_chart(name, arms, leaders)
 
 
 def pairs_with(base: Arm, arms: Sequence[Arm]) -> list[ArmPair]:
@@ -201,10 +211,11 @@ def _line(index: int, arm: Arm, curves: Sequence[Curve]) -> Line:
     return Line(arm.label, arm_key(index), arm_colour(index), reached)
 
 
-def _accuracies(what: str, lines: Sequence[Line]) -> Markup:
+def _metric_chart(role: str, arms: Sequence[Arm], lines: Sequence[Line]) -> Markup:
     drawn = [line for line in lines if line.points]
     ends = ", ".join(f"{line.name} {line.points[-1][1]:.1f} %" for line in drawn)
-    return chart(f"{what}; at the end: {ends}.", drawn, ACCURACY, SETTLED["accuracy"], wide=True)
+    what = f"The {role}'s {metric(arms)} after each epoch"
+    return chart(f"{what}; at the end: {ends}.", drawn, _axis(arms[0].runs), SETTLED["accuracy"], wide=True)
 
 
 def differences(pairs: Iterable[ArmPair], what: str) -> Markup:
@@ -231,7 +242,7 @@ def _difference(pair: ArmPair) -> Line:
         gain = paired_difference(
             {seed: 100 * ours[seed][epoch] for seed in seeds},
             {seed: 100 * theirs[seed][epoch] for seed in seeds},
-            resolution=100 / pair.base.first.plan["test_images"],
+            resolution=100 * pair.base.first.resolution,
         )
         assert gain is not None, "they share a seed"
         line.append((epoch, gain.mean))
@@ -264,7 +275,8 @@ def roles_chart(runs: Sequence[Run]) -> Markup:
         if mean:
             lines.append(Line(role, f"role-{class_}", class_, mean, seeds=by_seed if len(by_seed) > 1 else ()))
     ends = ", ".join(f"{line.name} {percent(line.points[-1][1] / 100)} %" for line in lines)
-    return chart(f"Accuracy after each epoch; at the end: {ends}.", lines, ACCURACY, wide=True)
+    title = runs[0].spec.metric_title
+    return chart(f"{title[0].upper()}{title[1:]} after each epoch; at the end: {ends}.", lines, _axis(runs), wide=True)
 
 
 def role_losses(arm: Arm) -> list[Titled]:
@@ -323,8 +335,9 @@ def accuracies(arms: Sequence[Arm], against: str) -> Markup:
     """Return a picture of the last accuracy of every arm."""
     rows = [Row(arm.label, arm.numbers["last"], arm.by_seed) for arm in arms]
     caption = f"Large dot and line: mean and 95 % interval. Small dots: seeds. Dashed: mean of {against}."
-    more = _numbers("Accuracy after the last epoch, percent", rows, percent)
-    return forest("Accuracy after the last epoch", rows, caption, ACCURACIES, against=against, more=more)
+    title = f"{metric_title(arms)} after the last epoch"
+    more = _numbers(f"{title}, percent", rows, percent)
+    return forest(title, rows, caption, ACCURACIES._replace(least=_least(arms)), against=against, more=more)
 
 
 def _numbers(title: str, rows: Sequence[Row], write: Write) -> Markup:

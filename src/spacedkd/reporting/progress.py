@@ -74,13 +74,18 @@ def _bar() -> Iterator[Progress]:
         yield bar
 
 
+def _metric(event: Event) -> str:
+    """Return the name of the metric before a value, where it is not the accuracy."""
+    return "" if event.metric == "accuracy" else f"{event.metric} "
+
+
 def _line(event: Event, accuracies: dict[str, float]) -> str:
     """Return the progress of a run with the last accuracy of each role, which is remembered in `accuracies`."""
     if event.waiting:
         return event.waiting
     if event.accuracy is not None:
         accuracies[event.role] = event.accuracy
-    scores = ", ".join(f"{role} {100 * value:.1f} %" for role, value in accuracies.items())
+    scores = ", ".join(f"{role} {_metric(event)}{100 * value:.1f} %" for role, value in accuracies.items())
     return f"{event.role:<7} epoch {event.epoch:5.1f}  {scores}"
 
 
@@ -213,7 +218,7 @@ def in_words(losses: Mapping[str, float]) -> str:
 def line(event: Event, now: datetime) -> str:
     """Return the progress and the speed of a run as a line of a log file."""
     parts = [f"{event.role} step {event.step} of {event.steps}, epoch {event.epoch:.1f} of {event.epochs:g}"]
-    parts += [] if event.accuracy is None else [f"accuracy {100 * event.accuracy:.1f} %"]
+    parts += [] if event.accuracy is None else [f"{event.metric} {100 * event.accuracy:.1f} %"]
     parts += [in_words(event.losses)] if event.losses else []
     parts += [] if event.lr is None else [f"lr {event.lr:.3g}"]
     parts += [] if event.images_per_second is None else [f"{_rate(event.images_per_second)} images/s"]
@@ -224,7 +229,7 @@ def line(event: Event, now: datetime) -> str:
 
 def evaluated(event: Event, accuracy: float, losses: str, now: datetime) -> str:
     """Return the line of an evaluation that stays above the bars."""
-    where = f"{now:%H:%M:%S} {event.role} epoch {event.epoch:.1f}: {100 * accuracy:.1f} %"
+    where = f"{now:%H:%M:%S} {event.role} epoch {event.epoch:.1f}: {_metric(event)}{100 * accuracy:.1f} %"
     return f"{where}, {losses}" if losses else where
 
 

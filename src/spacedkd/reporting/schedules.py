@@ -26,7 +26,7 @@ from spacedkd.reporting.charts import (
     tick_values,
     ticks,
 )
-from spacedkd.reporting.findings import data_name, network_name
+from spacedkd.reporting.findings import data_name, metric, metric_title, network_name
 from spacedkd.reporting.formatting import (
     DASH,
     bounds,
@@ -354,11 +354,14 @@ def _interval_picture(group: IntervalGroup, alike: Sequence[IntervalGroup]) -> M
     results = [arm.numbers["last"] for arm in group.arms]
     spoken = ", ".join(f"{name}: {estimate(last)} %" for name, last in zip(names, results, strict=True))
     means = _by_position(positions, [last["mean"] for last in results])
-    title = f"Accuracy against interval, {group.title}. {spoken}."
+    title = f"{metric_title(group.arms)} against interval, {group.title}. {spoken}."
     picture = area.draw(
         title,
         area.frame(
-            _ticks(area, _by_position(positions, names)), area.percent_ticks(), "interval, epochs", "accuracy, %"
+            _ticks(area, _by_position(positions, names)),
+            area.percent_ticks(),
+            "interval, epochs",
+            f"{metric(group.arms)}, %",
         ),
         area.line([(position, fmean(at_once)) for position, at_once in means.items()], "all student"),
         *(

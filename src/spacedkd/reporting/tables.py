@@ -7,6 +7,7 @@ renderers' matter (`table.Table`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from spacedkd.comparison.document import ArmDocument, ComparisonDocument
@@ -69,7 +70,7 @@ def results(comparison: ComparisonDocument) -> Table:
         reached = [_estimate(arm["last"], strong=True), *map(_estimate, others)]
         rows.append([_arm(arm), *reached, *differs, Cell(str(len(arm["runs"])))])
     return Table(
-        "accuracy of the student on the test images, percent",
+        f"{_metric(comparison)} of the student on the test images, percent",
         [Column("Arm", "arm", left=True), *accuracies, *compared, Column("Seeds", None)],
         rows,
         f"deepest head; ± half of the 95 % interval over {seeds}; p of the "
@@ -80,6 +81,51 @@ def results(comparison: ComparisonDocument) -> Table:
         least_width=min(LEAST_NAME, max(len(arm["label"]) for arm in arms)),
         unbroken=True,
     )
+
+
+def _metric(comparison: ComparisonDocument) -> str:
+    return comparison.get("metric", "accuracy")
+
+
+OTHER_METRICS = {"mse": "MSE", "accuracy": "pixel accuracy", "miou": "mean IoU"}
+"""what the metrics are called that a run is not judged by"""
+
+
+def other_metrics(comparison: ComparisonDocument) -> Table:
+    """Return the means over seeds of the metrics beside the one that arms are compared by, as parts of one."""
+    names = dict.fromkeys(name for arm in comparison["arms"] for name in _others(arm))
+    return Table(
+        "other metrics of the student on the test images",
+        [
+            Column("Arm", "arm", left=True),
+            *(
+                Column(f"{OTHER_METRICS[name]}, {epoch} epoch", f"{OTHER_METRICS[name]}, {epoch}")
+                for name in names
+                for epoch in ("last", "best")
+            ),
+        ],
+        [
+            [_arm(arm), *(Cell(f"{_others(arm)[name][epoch]:.4g}") for name in names for epoch in ("last", "best"))]
+            for arm in comparison["arms"]
+        ],
+        f"deepest head, mean over seeds, not in percent; best is the best epoch by {_metric(comparison)}"
+        + ("; of the MSE less is better" if "mse" in names else ""),
+        name="Other metrics",
+        marked=[arm["label"] == comparison["against"] for arm in comparison["arms"]],
+        least_width=min(LEAST_NAME, max(len(arm["label"]) for arm in comparison["arms"])),
+    )
+
+
+def _others(arm: ArmDocument) -> dict[str, dict[str, float]]:
+    """Return an arm's other metrics: name -> last and best -> mean over seeds."""
+    of_runs = [run["heads"]["final"].get("metrics", {}) for run in arm["runs"]]
+    return {
+        name: {
+            "last": fmean(metrics[name]["last"] for metrics in of_runs),
+            "best": fmean(metrics[name]["best"] for metrics in of_runs),
+        }
+        for name in of_runs[0]
+    }
 
 
 def averages(comparison: ComparisonDocument) -> Table:
@@ -97,7 +143,7 @@ def averages(comparison: ComparisonDocument) -> Table:
         gain = [_difference(average["gain"]), _p(average["gain"])]
         rows.append([_arm(arm), _estimate(average["last"], strong=True), _estimate(average["best"]), *gain, *differs])
     return Table(
-        "accuracy of the average of the student's weights, percent",
+        f"{_metric(comparison)} of the average of the student's weights, percent",
         [
             Column("Arm", "arm", left=True),
             Column("Average, last epoch", "last epoch"),
@@ -215,6 +261,8 @@ def failed(comparison: ComparisonDocument) -> Table:
 def comparison_tables(comparison: ComparisonDocument) -> list[Table]:
     """Return all tables of a comparison that have a row."""
     tables = [results(comparison)]
+    if "metric" in comparison:
+        tables.append(other_metrics(comparison))
     if any(arm["average"] is not None for arm in comparison["arms"]):
         tables.append(averages(comparison))
     if comparison["spacing"]:
@@ -229,14 +277,18 @@ def comparison_tables(comparison: ComparisonDocument) -> list[Table]:
 
 def of_run(run: Run) -> Table:
     """Return the accuracies of every head of every role, last and best."""
-    rows = [
-        [role, head, part, percent(score["last"]), f"{percent(score['best'])} (epoch {score['best_epoch']:g})"]
-        for role, parts in run.accuracies.items()
-        for part, heads in parts.items()
-        for head, score in heads.items()
-    ]
+    rows, others = [], dict[str, None]()
+    for role, parts in run.accuracies.items():
+        for part, heads in parts.items():
+            for head, score in heads.items():
+                best = f"{percent(score['best'])} (epoch {score['best_epoch']:g})"
+                metrics = score.get("metrics", {})
+                others |= dict.fromkeys(metrics)
+                rows.append([role, head, part, percent(score["last"]), best])
+                rows[-1] += [f"{metrics[name]['last']:.4g}" for name in others]
     columns = ("role", "head", "images", "last epoch", f"best epoch (chosen on {run.best_chosen_on})")
-    return text_table("accuracy in percent", columns, rows, left=3)
+    beside = [f"{OTHER_METRICS[name]}, last" for name in others]
+    return text_table(f"{run.spec.metric_title} in percent", (*columns, *beside), rows, left=3)
 
 
 def _arm(arm: ArmDocument) -> Cell:
@@ -328,8 +380,10 @@ def of_run_forecast(forecast: Forecast) -> Table:
             "disk",
             f"{amount(disk.needed, 'B')}: checkpoint {amount(disk.checkpoint, 'B')}, three of them while one is "
             f"written, students {amount(disk.students, 'B')}, journal {amount(disk.journal, 'B')}"
-            + (f", snapshots {amount(disk.snapshots, 'B')}" if disk.snapshots else ""),
+            + (f", snapshots {amount(disk.snapshots, 'B')}" if disk.snapshots else "")
+            + (f", targets {amount(disk.targets, 'B')}" if disk.targets else ""),
         ),
+        ("workers", forecast.workers),
         ("time left", _time(forecast)),
         *([("faster", forecast.advice)] if forecast.advice else []),
     ]
@@ -368,7 +422,11 @@ def of_comparison(forecast: ComparisonForecast) -> list[Table]:
         )
     names = ("arm", "params", "turns finished", "updates", "forward", "backward")
     others = ("arm", "runs finished", "FLOPs", "memory", "disk", "time left")
-    caption = "memory is the peak of one run's process; time as if one run were trained after the other"
+    workers = "; or ".join(sorted({run.workers for runs in forecast.arms.values() for run in runs}))
+    caption = (
+        "memory is the peak of one run's process; time as if one run were trained after the other; processes that "
+        f"prepare batches for each: {workers}"
+    )
     what = "forward and backward passes of whole batches, as of each run alone"
     if any(run.replays for runs in forecast.arms.values() for run in runs):
         what += "; turns of a teacher that another run trains count as done"

@@ -41,6 +41,8 @@ class Position:
     """SHA-256 of the first `journal_bytes` of the journal; checkpoints of earlier versions have none"""
     best_digest: str = ""
     """SHA-256 of the weights in best/, where there is a best student"""
+    scales: dict[str, dict[str, float]] = field(default_factory=dict)
+    """model -> state of its loss scaler, in 16-mixed"""
 
     def __post_init__(self) -> None:
         if any(isinstance(count, int) for count in self.cost.values()):  # an early version counted all roles together

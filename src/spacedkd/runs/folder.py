@@ -42,6 +42,8 @@ class RunFolder:
         self.result = self.path / "result.json"
         self.teacher = self.path / "teacher"
         """teacher/: run that trains the teacher of a pipeline, or a lost recorder's teacher alone"""
+        self.targets = self.path / "targets"
+        """targets/: the outputs of the student's teacher at each step, of a run with --cache-targets"""
         self.logs = self.path / "logs"
         self.passed = self.path / "passed.json"
         """passed.json: oldest update of each replayed role that is still needed"""
@@ -82,8 +84,10 @@ class RunFolder:
         try:
             with self.handle.held_open(), hold(self.path / ".lock", within=self.handle):
                 recorded = self.path / "path"
-                own = (self.path, self.checkpoint.parent, self.student, self.average, self.best, self.begin, recorded)
-                for folder in (*own, *(recorded / name for name in self.handle.names(recorded))):
+                own = (self.path, self.checkpoint.parent, self.student, self.average, self.best, self.begin)
+                with_folders = (recorded, self.targets)
+                below = (path / name for path in with_folders for name in self.handle.names(path))
+                for folder in (*own, *with_folders, *below):
                     self.handle.remove_leftovers(folder)
                 yield
         except Moved as error:
@@ -126,7 +130,7 @@ class RunFolder:
             self.handle.rename(self.journal, self.path / next(name for name in names if name not in taken))
         for path in checkpoint.generations(self.checkpoint):
             self.handle.remove(path)
-        for folder in (self.path / "path", self.best, self.logs):
+        for folder in (self.path / "path", self.targets, self.best, self.logs):
             self.handle.remove_tree(folder)
 
     def discard(self) -> None:
@@ -135,7 +139,7 @@ class RunFolder:
             return
         for path in (self.spec, self.classes, self.journal, self.failed, self.path / PROGRESS, self.path / ".lock"):
             self.handle.remove(path)
-        for folder in (self.path / "path", self.teacher, self.begin, self.best, self.logs):
+        for folder in (self.path / "path", self.targets, self.teacher, self.begin, self.best, self.logs):
             self.handle.remove_tree(folder)
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
@@ -188,10 +192,10 @@ _FILES = (
     *("passed.json", "diverged.json", "failed.json", PROGRESS, f"{PROGRESS}.unfinished", ".lock", ".lock.heartbeat"),
     *("teacher", "logs"),
 )
-_FOLDERS = ("checkpoint/", "student/", "average/", "best/", "begin/", "path/")
+_FOLDERS = ("checkpoint/", "student/", "average/", "best/", "begin/", "path/", "targets/")
 """folders in which no link is followed at any depth; `teacher`, in a pipeline, is a run with rules of its own"""
 _LOCK_FILES = (".lock", ".lock.heartbeat", PROGRESS)
-_FIRST_FILES = (*_LOCK_FILES, "spec.json", "classes.json", "journal.jsonl", "checkpoint", "path")
+_FIRST_FILES = (*_LOCK_FILES, "spec.json", "classes.json", "journal.jsonl", "checkpoint", "path", "targets")
 """files that a run may have before its first update"""
 _EXTENSION_FILES = ("checkpoint.safetensors", "journal.jsonl", "best")
 """files that `begin/` may have before spec.json is written"""

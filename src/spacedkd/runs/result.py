@@ -36,7 +36,7 @@ class Run:
     """A finished run; `train` and `read_run` return one.
 
     run = read_run("runs/kd")
-    run.accuracy, run.score("best"), run.cost["updates"]  # numbers
+    run.accuracies, run.score("best"), run.cost["updates"]  # numbers
     run.student(images), run.predict(["cat.png"])         # the network, and classes of images
     run.curves, run.results                               # pandas DataFrames
     run.plot()                                            # matplotlib; `run` alone is a picture in a notebook
@@ -60,8 +60,10 @@ class Run:
     """the function that made the student's network, where `train` was given one"""
 
     def __repr__(self) -> str:
-        images = f"{self.plan['test_images']} test images"
-        return f"Run({str(self.folder)!r}: {self.name}, seed {self.seed}, {100 * self.accuracy:.1f} % of {images})"
+        reached = f"{100 * self.accuracy:.1f} % of {self.plan['test_images']} test images"
+        if self.spec.task != "classification":
+            reached = f"{self.spec.metric_title} {100 * self.accuracy:.1f} %"
+        return f"Run({str(self.folder)!r}: {self.name}, seed {self.seed}, {reached})"
 
     def _repr_html_(self) -> str:
         """Return accuracies, learning curves and cost for a notebook."""
@@ -160,6 +162,11 @@ class Run:
     def computed(self) -> Mapping[str, Any]:
         """The cost of this run alone; less than `cost` if a recorded teacher was replayed."""
         return self.plan.get("computed_here", self.cost)
+
+    @property
+    def resolution(self) -> float:
+        """The smallest difference of two accuracies, one test image; 0 for the metrics of other tasks."""
+        return 1 / self.plan["test_images"] if self.spec.task == "classification" else 0.0
 
     @property
     def leader(self) -> str | None:
@@ -340,13 +347,26 @@ def summarize_accuracies(entries: Iterable[Mapping[str, Any]]) -> tuple[dict[str
     return {role: _summarize_role(role_entries, chosen_on) for role, role_entries in by_role.items()}, chosen_on
 
 
-def _summarize_role(entries: Sequence[Mapping[str, Any]], chosen_on: str) -> dict[str, dict[str, dict[str, float]]]:
+def _summarize_role(entries: Sequence[Mapping[str, Any]], chosen_on: str) -> dict[str, dict[str, dict[str, Any]]]:
     last: dict[str, dict[str, float]] = entries[-1]["accuracy"]
     best = {head: max(entries, key=lambda entry: entry["accuracy"][chosen_on][head]) for head in last[chosen_on]}
     return {
         part: {
-            head: {"last": heads[head], "best": entry["accuracy"][part][head], "best_epoch": entry["epoch"]}
+            head: {
+                "last": heads[head],
+                "best": entry["accuracy"][part][head],
+                "best_epoch": entry["epoch"],
+                **_other_metrics(entries[-1], entry, part, head),
+            }
             for head, entry in best.items()
         }
         for part, heads in last.items()
     }
+
+
+def _other_metrics(last: Mapping[str, Any], best: Mapping[str, Any], part: str, head: str) -> dict[str, Any]:
+    """Return the metrics beside the one that a run is judged by, in entries of its last and its best epoch."""
+    if "metrics" not in last:
+        return {}
+    then, now = (entry["metrics"][part][head] for entry in (best, last))
+    return {"metrics": {name: {"last": value, "best": then[name]} for name, value in now.items()}}

@@ -68,6 +68,9 @@ Share = Annotated[float, Between(0, 1)]
 """a number from 0 to 1, such as an accuracy"""
 
 
+Score = Annotated[float, Between(-sys.float_info.max, 1)]
+"""an accuracy, or the metric that another task has in its place; R^2 may be below 0"""
+
 # Files of a run.
 
 
@@ -93,7 +96,7 @@ class BestDocument(TypedDict):
     chosen_on: str
     turn: Count
     epoch: NonNegative
-    accuracy: Mapping[str, Share]
+    accuracy: Mapping[str, Score]
 
 
 class PlanDocument(TypedDict):
@@ -114,12 +117,21 @@ class PlanDocument(TypedDict):
     """role -> updates left out because of numbers that were not finite"""
 
 
-class HeadScores(TypedDict):
-    """Accuracy of one head of one role on one part of the data."""
+class OtherScores(TypedDict):
+    """A metric beside the one that a run is judged by, at the last and at the best epoch."""
 
-    last: Share
-    best: Share
+    last: float
+    best: float
+
+
+class HeadScores(TypedDict):
+    """Accuracy, or the metric in its place, of one head of one role on one part of the data."""
+
+    last: Score
+    best: Score
     best_epoch: NonNegative
+    metrics: NotRequired[Mapping[str, OtherScores]]
+    """other metrics of the task by name, such as mse; classification has none"""
 
 
 RoleScores = Annotated[Mapping[str, Annotated[Mapping[str, HeadScores], Requires("final")]], Requires("test")]
@@ -176,8 +188,12 @@ class AccuracyEntry(TypedDict):
     epoch: NonNegative
     turn: NotRequired[Count]
     step: NotRequired[Count]
-    accuracy: Annotated[Mapping[str, Annotated[Mapping[str, Share], Requires("final")]], Requires("test")]
-    """part of the data -> head -> share of the images"""
+    accuracy: Annotated[Mapping[str, Annotated[Mapping[str, Score], Requires("final")]], Requires("test")]
+    """part of the data -> head -> share of the images, or the `metric` that another task has in its place"""
+    metric: NotRequired[str]
+    """name of the metric, where it is not the accuracy of classification"""
+    metrics: NotRequired[Mapping[str, Mapping[str, Mapping[str, float]]]]
+    """part of the data -> head -> other metrics by name"""
 
 
 class LossEntry(TypedDict):

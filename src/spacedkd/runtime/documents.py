@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from spacedkd.runtime.errors import CannotRead, Damaged, UserError, first_line, format_value
+from spacedkd.runtime.errors import CannotRead, Damaged, UserError, first_line, format_value, install_command
 from spacedkd.runtime.files import Folder, open_ordinary, read_ordinary
 
 DEEPEST = 64
@@ -216,8 +216,10 @@ def _yaml(contents: str | bytes) -> Any:
 
     So 1e-3 is a number, and 1:30 is text, not 90.
     """
-    import yaml
-
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise UserError(f"Files in YAML need PyYAML, which is not installed: {install_command('train')}") from None
     try:
         return _plain(yaml.load(_text(contents), _yaml_loader()))
     except yaml.MarkedYAMLError as error:

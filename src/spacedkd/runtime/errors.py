@@ -8,10 +8,10 @@ import difflib
 import math
 import operator
 import re
-import shlex
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -205,6 +205,10 @@ class SnapshotsGone(UserError):
     """Recorded snapshots that a run needs are gone or damaged; training the teacher again restores them."""
 
 
+class TargetsGone(UserError):
+    """Cached targets that a student needs are missing or damaged; the teacher itself can take their place."""
+
+
 def unknown(what: str, name: str, available: Iterable[str]) -> UserError:
     """Return an error for a name that does not exist, with similar and available names.
 
@@ -227,6 +231,7 @@ def same_name(name: str, names: Iterable[str]) -> str:
     return name if name in names or len(meant) != 1 else meant[0]
 
 
+@lru_cache(maxsize=1024)
 def _letters(name: str) -> str:
     return re.sub(r"[-_ ]", "", name).casefold()
 
@@ -243,24 +248,52 @@ def did_you_mean(name: str, names: Iterable[str], likeness: float = 0.6) -> str:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs the libraries of one of spacedkd's extras.
+    """Return the command that adds one of spacedkd's extras to the spacedkd that is installed, wherever that came from.
 
-    It names the libraries, not spacedkd: that is on no package index, and may have been installed from any folder.
-
-    >>> install_command("ray"), install_command("transformers")
-    ("pip install 'ray>=2.40'", "pip install 'transformers>=5' 'accelerate>=1.1'")
+    >>> install_command("train")
+    "pip install 'spacedkd[train]'"
     """
     from importlib import metadata  # slow to import, and seldom needed
 
     try:
-        required = metadata.requires("spacedkd") or []
+        metadata.version("spacedkd")
     except metadata.PackageNotFoundError:  # it is imported from a checkout that was not installed
         return f"pip install '.[{extra}]' in a checkout"
-    pattern = re.compile(rf"(.*?)\s*;\s*extra == ['\"]{re.escape(extra)}['\"]")
-    libraries = [match[1] for line in required if (match := pattern.fullmatch(line))]
-    if not libraries:  # the checkout is newer than what was installed of it
-        return f"pip install '.[{extra}]' in a checkout"
-    return shlex.join(["pip", "install", *libraries])
+    return f"pip install 'spacedkd[{extra}]'"
+
+
+TRAIN_MODULES = (
+    "torchvision timm datasets pyarrow PIL lightning_fabric filelock scipy sklearn imagecorruptions huggingface_hub "
+    "yaml tyro rich cloudpickle"
+).split()
+"""what the libraries of the extra `train` are imported as"""
+
+
+class NotInstalled(UserError, ImportError):
+    """A library of an extra is missing."""
+
+
+def not_installed(what: str, error: ModuleNotFoundError) -> NotInstalled | None:
+    """Return the error for a library that `what` needs; None for a module that belongs to no extra."""
+    library = (error.name or "").partition(".")[0]
+    if library not in TRAIN_MODULES:
+        return None
+    return NotInstalled(f"{what} needs {library}, which is not installed: {install_command('train')}")
+
+
+def with_way_out(get: Callable[[str], Any], package: str) -> Callable[[str], Any]:
+    """Return a package's `__getattr__` that says how to install what a name needs."""
+
+    def get_with_way_out(name: str) -> Any:
+        try:
+            return get(name)
+        except ModuleNotFoundError as error:
+            explained = not_installed(f"{package}.{name}", error)
+            if explained is None:
+                raise
+            raise explained from None
+
+    return get_with_way_out
 
 
 def check_between(name: str, value: float | None, least: float, most: float = math.inf) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spacedkd.runtime.errors import UserError, printable
-from spacedkd.runtime.signals import as_child
+from spacedkd.runtime.signals import STARTED_BY, as_child
 
 # Processes of a distributed run: torchrun, SLURM or the first process has set their ranks
 
@@ -67,6 +67,33 @@ def speaks() -> bool:
     return os.environ.get("SLURM_LOCALID" if _by_srun() else "LOCAL_RANK", "0") == "0"
 
 
+def launch_name() -> str:
+    """Return a text that the processes of one run on this machine have in common, and those of other runs have not."""
+    if _by_srun():
+        variables = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "SLURM_NODEID")
+        return " ".join(["srun", *(os.environ.get(name, "") for name in variables)])
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        variables = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
+        return " ".join(["torchrun", str(os.getppid()), *(os.environ.get(name, "") for name in variables)])
+    return f"process {_starter()}"
+
+
+def starts_others() -> bool:
+    """Return whether this process starts the others of its run, once it has read the data."""
+    by_launcher = _by_srun() or "TORCHELASTIC_RUN_ID" in os.environ
+    return not by_launcher and _starter() == os.getpid()
+
+
+_starters: dict[int, int] = {}
+"""process -> the process that started its run: the variable is gone once all have met"""
+
+
+def _starter() -> int:
+    own = os.getpid()
+    is_first = os.environ.get("LOCAL_RANK", "0") == "0"
+    return _starters.setdefault(own, own if is_first else int(os.environ.get(STARTED_BY, own)))
+
+
 def _in_slurm() -> bool:
     # In an interactive job commands are typed by hand, and Fabric starts the processes, as outside of SLURM.
     return "SLURM_NTASKS" in os.environ and os.environ.get("SLURM_JOB_NAME") not in ("bash", "interactive")
@@ -115,6 +142,13 @@ def total_memory() -> int:
 def available_cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cores_per_process(processes: int) -> int:
+    """Return how many cores each of a run's processes on this machine may use; SLURM gives each of its tasks some."""
+    if _by_srun() and os.environ.get("SLURM_CPUS_PER_TASK", "").isdigit():
+        return int(os.environ["SLURM_CPUS_PER_TASK"])
+    return max(1, available_cores() // processes)
 
 
 def check_count(name: str, count: int | None, always_allowed: int) -> None:

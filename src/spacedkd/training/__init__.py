@@ -6,6 +6,9 @@ devices, `learner` one model with its optimizer and its update. Others use `trai
 `learner.learning`, `loggers.RunLogger` and `trained_models.load_run`.
 """
 
-from spacedkd.runtime.torchvision_compat import declare_missing
+import lazy_loader
 
-declare_missing()  # before anything here imports timm, which imports torchvision
+from spacedkd.runtime.errors import with_way_out
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = with_way_out(__getattr__, __name__)

@@ -130,11 +130,14 @@ class Cost(Callback):
         self.counts[turn.role][f"{learner} updates"] += 1
         self.counts[turn.role][f"{learner} images"] += result.images
 
-    def summary(self, others: Iterable[Mapping[str, int]] = ()) -> dict[str, Any]:
-        """Return totals over all models, and the counts they are made of; counts of `others` are added."""
+    def summary(self, others: Iterable[Mapping[str, int]] = (), without: str | None = None) -> dict[str, Any]:
+        """Return totals over all models, and the counts they are made of.
+
+        Counts of `others` are added; those of the model `without`, whose outputs were not computed, are left out.
+        """
         counts: Counter[str] = Counter()
         for role_counts in (*self.counts.values(), *others):
-            counts.update(role_counts)
+            counts.update({k: n for k, n in role_counts.items() if without is None or not k.startswith(f"{without} ")})
 
         def total(ending: str) -> int:
             return sum(count for name, count in counts.items() if name.endswith(ending))
@@ -214,13 +217,17 @@ class JournalCallback(Callback):
 
     def on_step(self, turn: Turn, result: StepResult) -> None:
         if result.skipped:
-            self._add_event("skipped", turn, {"not_finite": result.skipped})
+            scale = {} if result.loss_scale is None else {"loss_scale": result.loss_scale}
+            self._add_event("skipped", turn, {"not_finite": result.skipped, **scale})
         elif self._run.logs(turn):
             values = {"lr": result.lr, "losses": dict(result.losses)}
             self._add_event("loss", turn, values, result.images_per_second)
 
     def on_evaluate(self, turn: Turn, model: str, scores: Scores) -> None:
-        self._add_event("accuracy", turn, {"role": model, "accuracy": scores})
+        values: dict[str, Any] = {"role": model, "accuracy": scores}
+        if self._run.spec.task != "classification":
+            values |= {"metric": scores.metric, "metrics": scores.others}
+        self._add_event("accuracy", turn, values)
 
     def _add_event(
         self, event: str, turn: Turn, values: Mapping[str, Any], images_per_second: float | None = None
@@ -267,6 +274,27 @@ class RecordingCallback(Callback):
             self._refresh_averages(turn.role)
         if self._writes:
             self.recorder.save(turn, self._cost.counts[turn.role])
+
+
+class TargetsCallback(Callback):
+    """Writes the outputs of the student's teacher that were collected, where the run caches them: before every save."""
+
+    def __init__(self, state: TrainingState) -> None:
+        self._run, self._outputs = state.run, state.teacher_outputs
+
+    def _flush(self) -> None:
+        if self._outputs is not None:
+            self._outputs.flush()
+
+    def on_turn_end(self, turn: Turn) -> None:
+        if self._run.saves(turn):
+            self._flush()
+
+    def on_stop(self) -> None:
+        self._flush()
+
+    def on_end(self) -> None:
+        self._flush()
 
 
 HEARTBEAT_SECONDS = 5.0
@@ -451,6 +479,7 @@ class CheckpointCallback(Callback):
             position.journal_digest, position.best_digest = journal.digest(), self.parts.best.digest
             position.seconds = time.monotonic() - self._started
             position.cost = {role: dict(counts) for role, counts in self.parts.cost.counts.items()}
+            position.scales = {name: scaler.state_dict() for name, scaler in state.scalers().items()}
             self._oldest_needed = self.parts.replay.mark_save()
         checkpoint.save(
             folder.checkpoint,
@@ -541,6 +570,7 @@ class ProgressCallback(Callback):
             step=step,
             steps=self._ends[role],
             epochs=run.total_steps / run.steps_per_epoch,
+            metric=run.spec.metric_title,
         )
 
 
@@ -584,9 +614,10 @@ class ResultCallback(Callback):
             "test_images": len(run.data.evaluated_splits()["test"]),
             **self.parts.best.summary(),
         }
-        if state.replayed and not run.spec.engine.pipeline:
-            facts["computed_here"] = self.parts.cost.summary()
-        if run.spec.on_nonfinite == "skip":
+        read = None if state.cached_teacher is None else state.cached_teacher.seen
+        if (state.replayed or read is not None) and not run.spec.engine.pipeline:
+            facts["computed_here"] = self.parts.cost.summary(without=read)
+        if run.spec.on_nonfinite == "skip" or state.scalers():
             facts["skipped_updates"] = count_skipped(read_journal(folder.journal, folder.handle))
         machine = describe_machine(state.fabric, run.spec)
         cost = self.parts.cost.summary(self.parts.replay.costs())

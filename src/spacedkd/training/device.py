@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from spacedkd.config.spec import EngineSpec, RunSpec
+from spacedkd.data.generators import preserve_generators, seed_generators
 from spacedkd.data.inputs import Inputs, cast_floats
-from spacedkd.data.transforms import preserve_generators, seed_generators
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.processes import check_processes
 from spacedkd.runtime.signals import STARTED_BY, end_with_first_rank
@@ -28,6 +28,7 @@ from spacedkd.training.distributed import (
     DDPStrategy,
     DoublePrecision,
     Fabric,
+    MixedPrecision,
     Strategy,
     _FabricModule,
     fsdp_strategy,
@@ -67,11 +68,12 @@ def start_fabric(spec: RunSpec, find_unused_parameters: bool) -> Fabric:
     engine = spec.engine
     check_processes(engine.devices, engine.nodes)
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it would print the precision, which the spec has
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic with a fixed workspace only
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    if engine.deterministic:  # cuBLAS is deterministic with a fixed workspace only
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(engine.deterministic, warn_only=True)
     # Nothing reads memory before it is written, and to fill all of it with NaN first takes time at every step.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.benchmark = not engine.deterministic
     torch.backends.cudnn.allow_tf32 = False  # 32-true means 32 bits
     try:
         fabric = Fabric(
@@ -101,6 +103,19 @@ def _strategy(engine: EngineSpec, find_unused_parameters: bool) -> str | Strateg
     return DDPStrategy(find_unused_parameters=find_unused_parameters)
 
 
+class Float16(MixedPrecision):
+    """Fabric's 16-mixed, without its one loss scale for all models: every learner has a `LossScaler` of its own."""
+
+    def __init__(self, device_type: str) -> None:
+        super().__init__("16-mixed", device_type)
+        self.scaler = None
+
+
+def scales_losses(fabric: Fabric) -> bool:
+    """Return whether learners scale their losses."""
+    return isinstance(fabric.strategy.precision, Float16)
+
+
 class Float64(DoublePrecision):
     """Fabric's 64-true, with outputs that stay in float64, so that losses are computed in it too."""
 
@@ -111,6 +126,11 @@ class Float64(DoublePrecision):
 def _precision(spec: RunSpec) -> dict[str, Any]:
     if spec.precision == "64-true" and spec.engine.strategy != "fsdp":  # with which Fabric refuses this precision
         return {"plugins": [Float64()]}
+    if spec.precision == "16-mixed":
+        on_cpu = spec.engine.accelerator == "cpu" or not torch.cuda.is_available()
+        if spec.engine.accelerator != "cpu" and on_cpu and torch.backends.mps.is_available():
+            raise UserError("Precision 16-mixed is for CUDA devices, not for mps: give --precision 32-true.")
+        return {"plugins": [Float16("cpu" if on_cpu else "cuda")]}
     return {"precision": spec.precision}
 
 
@@ -127,6 +147,8 @@ def seed(device: torch.device, number: int) -> None:
 def describe_machine(fabric: Fabric, spec: RunSpec) -> dict[str, Any]:
     """Return the description of this machine for result.json."""
     before = {"processes_before": [*spec.processes_before], "bit_equal": False} if spec.processes_before else {}
+    if not spec.engine.deterministic:
+        before |= {"deterministic": False, "bit_equal": False}
     return {
         "torch": torch.__version__,
         "device": str(fabric.device),
@@ -286,6 +308,8 @@ def supports_channels_last(
     """
     if device.type != "cpu":
         return True
+    if precision == "16-mixed":  # not tried in float16
+        return False
     strided = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1) != m.stride]
     if torch.get_num_threads() > 1:
         return not any(conv.in_channels % 16 or conv.out_channels % 16 for conv in strided)

@@ -62,6 +62,7 @@ def _stub_module(package: str) -> Iterator[None]:
 
 with _stub_module("torchmetrics"):
     from lightning_fabric import Fabric as Fabric
+    from lightning_fabric.plugins.precision.amp import MixedPrecision as MixedPrecision
     from lightning_fabric.plugins.precision.double import DoublePrecision as DoublePrecision
     from lightning_fabric.strategies.ddp import DDPStrategy as DDPStrategy
     from lightning_fabric.strategies.launchers.subprocess_script import _SubprocessScriptLauncher

@@ -104,15 +104,17 @@ def _spec_of_shorter_run(spec: RunSpec, folder: RunFolder, objects: Objects, lib
         raise UserError(
             f"--extend: {folder.path} has {pluralize(saved.epochs, 'epoch')} already: give more with --epochs."
         )
-    if saved.teacher_path is not None or saved.engine.pipeline:
-        where = "in another process" if saved.engine.pipeline else f"in {saved.teacher_path}"
+    if saved.teacher_path is not None or saved.targets_path is not None or saved.engine.pipeline:
+        where = "in another process" if saved.engine.pipeline else f"in {saved.teacher_path or saved.targets_path}"
         raise UserError(
             f"--extend: the teacher of {folder.path} was trained {where}, so it cannot be continued here. "
             f"Train all {pluralize(spec.epochs, 'epoch')} in a new folder."
         )
-    if spec.record or spec.teacher_path is not None or spec.engine.pipeline:
+    shares = spec.record or spec.cache_targets or spec.teacher_path is not None or spec.targets_path is not None
+    if shares or spec.engine.pipeline:
         raise UserError(
-            "--extend: an extended run trains its own teacher: leave out --record, --teacher-path and --pipeline."
+            "--extend: an extended run trains its own teacher: leave out --record, --cache-targets, --teacher-path, "
+            "--targets-path and --pipeline."
         )
     # The number of threads shows in the bits, so it stays.
     engine = replace(spec.engine, threads=saved.engine.threads or spec.engine.threads)

@@ -25,11 +25,12 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from spacedkd.averages import STUDENT_AVERAGE
 from spacedkd.config.objects import Objects
-from spacedkd.config.resolve import Periods, ResolvedRun, resolve, resolve_spec
+from spacedkd.config.resolve import Periods, ResolvedRun, Workers, choose_workers, resolve, resolve_spec
 from spacedkd.config.spec import RunSpec, check_folder, check_spec, read_spec
 from spacedkd.data.sources import Library
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods.base import Method
+from spacedkd.models.classifier import eval_mode
 from spacedkd.runs import checkpoint
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.documents import parse_json, read_lines
@@ -41,6 +42,7 @@ from spacedkd.training.device import slow_attention
 from spacedkd.training.roles import evaluate_model
 from spacedkd.training.session import Session
 from spacedkd.training.state import TrainingState, build_state
+from spacedkd.trajectory.cached_teacher import bytes_per_item, items_of_student, teacher_of, uses_targets
 from spacedkd.trajectory.identity import check_shareable, find_trajectories, shared_roles, trajectory_settings
 from spacedkd.trajectory.record import average_updates_to_record, updates_to_record
 from spacedkd.trajectory.replay import check_recorded
@@ -110,11 +112,13 @@ class Disk:
     """spec.json, classes.json and result.json"""
     snapshots: int = 0
     """bytes of the recorded roles' snapshots"""
+    targets: int = 0
+    """bytes of the cached outputs of the student's teacher"""
 
     @property
     def needed(self) -> int:
         """The most at any time: the last two checkpoints stay until a new one is written whole."""
-        return 3 * self.checkpoint + self.students + self.journal + self.other + self.snapshots
+        return 3 * self.checkpoint + self.students + self.journal + self.other + self.snapshots + self.targets
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,8 @@ class Forecast:
     """whether roles are replayed from another run; their turns count as done"""
     advice: str = ""
     """a setting that would train the same networks faster on this machine, with other bits; empty if there is none"""
+    workers: str = ""
+    """number of processes that prepare batches, and why"""
     order: str = ""
     """the first blocks of turns, in words: "teacher 0-585, student 0-585, ..." """
 
@@ -203,15 +209,19 @@ def forecasts(
     for spec, folder in runs:
         _check_trainable(spec, folder, objects, library)
     first = resolve(runs[0][0], objects, library)
+    if uses_targets(first):
+        teacher_of(first)
     for role in first.roles[:-1] if first.spec.engine.pipeline else shared_roles(first):
         check_shareable(first, role)
-    state = build_state(replace(first, spec=replace(first.spec, record=(), record_average=(), teacher_path=None)))
+    alone = replace(first.spec, record=(), record_average=(), teacher_path=None, cache_targets=False, targets_path=None)
+    state = build_state(replace(first, spec=alone))
     start_seconds = time.perf_counter() - began
     with tempfile.TemporaryDirectory() as temporary:
         measurement = _measure(state, RunFolder(Path(temporary) / "run"), seconds)
     resolved = [replace(first, spec=resolve_spec(spec, objects, library)) for spec, _ in runs]
+    workers = choose_workers(runs[0][0].engine, first.data)
     return [
-        _forecast(state, run, measurement, start_seconds, folder)
+        _forecast(state, run, measurement, start_seconds, folder, workers)
         for run, (_, folder) in zip(resolved, runs, strict=True)
     ]
 
@@ -232,6 +242,7 @@ def _forecast(
     measurement: "_Measurement",
     start_seconds: float,
     folder: RunFolder | None,
+    workers: Workers,
 ) -> Forecast:
     """Return measured costs times the number of turns, evaluations and saves of a run."""
     learners, student = run.method.learners, run.roles[-1]
@@ -265,6 +276,7 @@ def _forecast(
             journal=round(journal_bytes),
             other=measurement.other_bytes,
             snapshots=_snapshot_bytes(state, run),
+            targets=_target_bytes(run),
         ),
         evaluations=whole.evaluations.total(),
         saves_left=remaining.saves,
@@ -274,6 +286,7 @@ def _forecast(
         finished=folder is not None and folder.finished(),
         replays=run.spec.teacher_path is not None,
         advice=_advice(state),
+        workers=f"{workers.count}: {workers.reason}",
         order=describe_order(run.timeline),
     )
 
@@ -289,6 +302,15 @@ def _snapshot_bytes(state: TrainingState, run: ResolvedRun) -> int:
         weights = state.modules()[run.method.learners[role]].state_dict().values()
         total += snapshots * sum(tensor.nbytes for tensor in weights)
     return total
+
+
+def _target_bytes(run: ResolvedRun) -> int:
+    """Return the bytes of the targets that a run caches."""
+    if not run.spec.cache_targets:
+        return 0
+    teacher = build_models(run)[teacher_of(run)]
+    with eval_mode(teacher):
+        return bytes_per_item(run, teacher) * items_of_student(run)
 
 
 def _advice(state: TrainingState) -> str:
@@ -446,7 +468,7 @@ def _measure_role(role: str, session: Session, seconds: float) -> Step:
         return {name: count // size if name.endswith("images") else count for name, count in added.items()}
 
     first = take_counted(few[0])
-    with _saved_for_backward(run.spec.accumulate > 1) as saved, _count_flops() as flops:
+    with _saved_for_backward(run.spec.accumulate > 1) as saved, count_flops() as flops:
         later = take_counted(few[1])
     times = [_time(state, lambda: next(turns)) for _ in range(FEWEST_STEPS)]
     affordable = min(MOST_STEPS, int(seconds / statistics.median(times)))
@@ -526,7 +548,8 @@ _CPU_ATTENTION = {
 """attention on CPUs, which torch's counter leaves out"""
 
 
-def _count_flops() -> FlopCounterMode:
+def count_flops() -> FlopCounterMode:
+    """Return a context that counts the floating-point operations in it."""
     counter = FlopCounterMode(display=False, custom_mapping=_CPU_ATTENTION)
     counter.mod_tracker = _NoModules()  # type: ignore[assignment]
     return counter

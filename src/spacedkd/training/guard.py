@@ -51,7 +51,10 @@ class Guard(Callback):
     def on_step(self, turn: Turn, result: StepResult) -> None:
         """Check the losses that are about to be logged; this synchronises with the device before the timer does."""
         self._turn = turn
-        if not result.skipped and self.state.run.logs(turn):
+        scaler = self.state.learner(turn.role).scaler
+        if result.skipped and scaler is not None and scaler.is_exhausted:
+            raise self._diverged(f"the {turn.role}'s gradients", turn.role, turn.step)
+        if result.skipped == "gradients" or (not result.skipped and self.state.run.logs(turn)):
             self.check_losses(turn, result.losses)
 
     def on_turn_end(self, turn: Turn) -> None:
@@ -101,7 +104,7 @@ class Guard(Callback):
             raise Diverged(f"{line} Saved files are unchanged.", turn.role, turn.step) from None
 
     def _diverged(self, what: str, role: str, step: int) -> Diverged:
-        verb = "are" if what.endswith("weights") else "is"
+        verb = "are" if what.endswith(("weights", "gradients")) else "is"
         item = self._item_not_finite()
         if item is None:
             line = f"Training diverged: {what} {verb} not finite at step {step}. {way_out(self.state.run.spec)}"

@@ -4,8 +4,7 @@
 loops of users: it lets one model learn and freezes the others.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +15,7 @@ from spacedkd.config.objects import MakeOptimizer
 from spacedkd.config.optimizer import OptimizerSpec
 from spacedkd.config.serialization import by_signature
 from spacedkd.data.stream import Batch
-from spacedkd.runtime.errors import UserError, first_line, unknown
+from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.user_code import is_user_code, load_object, user_code_error
 from spacedkd.schedule import Turn
 from spacedkd.training import device
@@ -39,6 +38,58 @@ class MicroBatch(NamedTuple):
 
 ComputeLosses = Callable[[MicroBatch], Losses]
 """computes the losses of a micro-batch for the weights as they are when it is called"""
+
+
+class LossScaler:
+    """The loss scale of one learner in 16-mixed, whose gradients in float16 would be rounded to zero without it.
+
+    Every learner has a scaler of its own: where the gradients of one overflow, its own update is skipped and its own
+    scale is halved; the scale of another, its weights and its gradients stay as they are.
+
+    >>> scaler = LossScaler("cpu")
+    >>> scaler.scale, scaler.is_exhausted
+    (65536.0, False)
+    """
+
+    FIRST = 2.0**16
+    """the scale that a run begins with; it finds a lower one in its first updates"""
+    SMALLEST = 2.0**-13
+    """gradients that overflow at a smaller scale are not finite at any"""
+
+    def __init__(self, device_type: str) -> None:
+        self._scaler = torch.amp.GradScaler(device_type, init_scale=self.FIRST)
+        self.scale: float = self._scaler.get_scale()
+        """the factor of the next loss"""
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the scale has become so small that halving it does not help."""
+        return self.scale < self.SMALLEST
+
+    def multiply(self, loss: Tensor) -> Tensor:
+        """Return the loss times the scale."""
+        return self._scaler.scale(loss)
+
+    def divide_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the gradients by the scale."""
+        self._scaler.unscale_(optimizer)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Take the optimizer's step unless gradients are not finite, adapt the scale, and return if it was taken."""
+        before = self.scale
+        self._scaler.step(optimizer)
+        self._scaler.update()
+        self.scale = self._scaler.get_scale()
+        return self.scale >= before
+
+    def state_dict(self) -> dict[str, float]:
+        """Return the scale and what decides when it grows, as plain numbers."""
+        return self._scaler.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Continue with the scale of a state."""
+        self._scaler.load_state_dict(dict(state))
+        self.scale = self._scaler.get_scale()
 
 
 class Learner:
@@ -72,6 +123,15 @@ class Learner:
         """whether the optimizer may compute the losses again after it has moved the weights (SAM, LBFGS)"""
         if self.needs_closure and uses_fsdp(fabric):
             raise UserError("strategy fsdp needs an optimizer of torch's or timm's that computes the losses once.")
+        self.scaler = LossScaler(fabric.device.type) if device.scales_losses(fabric) else None
+        """the scaler of its losses, in 16-mixed"""
+        if self.needs_closure and self.scaler is not None:
+            raise UserError(
+                "Precision 16-mixed needs an optimizer of torch's or timm's that computes the losses once: give "
+                "another --optimizer, or --precision 32-true."
+            )
+        self.overflowed = False
+        """whether the last update was skipped because gradients overflowed in float16"""
 
     @property
     def lr(self) -> float:
@@ -81,12 +141,14 @@ class Learner:
     def update(self, micro_batches: Sequence[MicroBatch], compute_losses: ComputeLosses, lr: float) -> Losses:
         """Take one optimizer step on the sum of the losses, and return the losses from before the step.
 
-        Parameters that got no gradient do not move.
+        Parameters that got no gradient do not move. Where gradients overflow in float16 nothing moves: `overflowed`.
         """
         losses = self._backward(micro_batches, compute_losses)
         self._set_lr(lr)
         if self.needs_closure:
             self._fabric_optimizer.step(self._closure(losses, lambda: self._backward(micro_batches, compute_losses)))
+        elif self.scaler is not None:
+            self.overflowed = not self.scaler.step(self.optimizer)
         else:
             self._fabric_optimizer.step()
         return losses
@@ -99,7 +161,10 @@ class Learner:
             is_last = micro_batch is micro_batches[-1]
             with self.fabric.no_backward_sync(self.model, enabled=not is_last):  # ranks average gradients once, at last
                 losses.append(compute_losses(micro_batch))
-                self.fabric.backward(_weighted_sum(losses[-1], micro_batch.weight))
+                loss = _weighted_sum(losses[-1], micro_batch.weight)
+                self.fabric.backward(loss if self.scaler is None else self.scaler.multiply(loss))
+        if self.scaler is not None:
+            self.scaler.divide_gradients(self.optimizer)
         if self.clip is not None:
             self.fabric.clip_gradients(self.model, self._fabric_optimizer, max_norm=self.clip, error_if_nonfinite=False)
         if self.needs_closure:
@@ -258,53 +323,3 @@ def _no_weight_decay(model: nn.Module) -> set[str]:
         if is_network and callable(no_weight_decay := getattr(part, "no_weight_decay", None)):
             names |= {f"{name}.{parameter}".lstrip(".") for parameter in no_weight_decay()}
     return names
-
-
-# Which model learns, and which are frozen
-
-
-def set_mode(model: nn.Module, training: bool) -> None:
-    """Do `model.train(training)` faster, because online distillation switches modes at every turn.
-
-    `nn.Module.__setattr__` checks every attribute that is set; writing to `__dict__` skips that. A model with a part
-    that overrides `train`, say to keep its BatchNorm frozen, is switched with `model.train`.
-    """
-    parts = [*model.modules()]
-    if any(type(part).train is not nn.Module.train for part in parts):
-        model.train(training)
-    else:
-        for part in parts:
-            part.__dict__["training"] = training
-
-
-@contextmanager
-def learning(models: Mapping[str, nn.Module], role: str) -> Iterator[nn.Module]:
-    """Let the role's model learn and freeze every other model; afterwards all are as they were before.
-
-    A frozen model is in evaluation mode, so that BatchNorm's statistics stay and dropout does nothing, and gets no
-    gradients. Yields the model that learns; a role that is not among the models is refused.
-
-    >>> models = {"teacher": nn.BatchNorm1d(2), "student": nn.BatchNorm1d(2)}
-    >>> with learning(models, "student") as student:
-    ...     student.training, models["teacher"].training, models["teacher"].weight.requires_grad
-    (True, False, False)
-    >>> models["teacher"].training, models["teacher"].weight.requires_grad
-    (True, True)
-    """
-    if role not in models:
-        raise unknown("role", role, models)
-    modes = [(module, module.training) for model in models.values() for module in model.modules()]
-    gradients = [(weight, weight.requires_grad) for model in models.values() for weight in model.parameters()]
-    own = {id(weight) for weight in models[role].parameters()}  # weights shared with other models learn too
-    try:
-        for model in models.values():
-            model.eval()
-        models[role].train()
-        for weight, requires_grad in gradients:
-            weight.requires_grad_(requires_grad and id(weight) in own)
-        yield models[role]
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for weight, requires_grad in gradients:
-            weight.requires_grad_(requires_grad)

@@ -67,7 +67,10 @@ def metrics_of(entry: Entry, images_per_second: float | None = None) -> dict[str
         metrics |= {"lr": entry["lr"]} | {f"loss/{name}": loss for name, loss in entry["losses"].items()}
     elif entry["event"] == "accuracy":
         scores = entry["accuracy"]
-        metrics |= {f"accuracy/{split}/{head}": score for split in scores for head, score in scores[split].items()}
+        name = entry.get("metric", "accuracy")
+        metrics |= {f"{name}/{split}/{head}": score for split in scores for head, score in scores[split].items()}
+        for split, heads in entry.get("metrics", {}).items():
+            metrics |= {f"{name}/{split}/{head}": value for head, by in heads.items() for name, value in by.items()}
     else:
         metrics["skipped"] = 1.0
     metrics |= {} if images_per_second is None else {"images_per_second": images_per_second}
@@ -182,7 +185,9 @@ def _open_named(
         if name == "csv":
             return csv_logger(folder, entries), frozenset()
         if name == "tensorboard":
-            return tensorboard_logger(folder, entries, flatten(to_json(spec)), student), frozenset()
+            return tensorboard_logger(
+                folder, entries, flatten(to_json(spec)), f"{student}/{spec.judged_by}"
+            ), frozenset()
         title = f"{spec.label}, seed {spec.seed}" if spec.label else run.name
         logger: Wandb | Mlflow
         logger = Wandb(folder, title) if name == "wandb" else Mlflow(folder, title)
@@ -241,7 +246,7 @@ def _metrics_with_speed(entry: Entry, speeds: Mapping[tuple[str, int], float]) -
 
 
 def tensorboard_logger(
-    folder: Path, entries: Sequence[Entry], settings: dict[str, Any], student: str
+    folder: Path, entries: Sequence[Entry], settings: dict[str, Any], score: str
 ) -> TensorBoardLogger:
     """Return a logger of TensorBoard files in this folder, with the settings for its HPARAMS tab."""
     from torch.utils.tensorboard.summary import hparams
@@ -250,7 +255,7 @@ def tensorboard_logger(
     speeds = {key: value for key, (value, _) in scalars.items() if key[0].endswith(SPEED)}
     Folder(folder.parents[1]).remove_tree(folder)
     logger = TensorBoardLogger(folder.parent, folder.name, version="", flush_secs=FLUSH_SECONDS)
-    for summary in hparams(settings, {f"{student}/accuracy/test/final": 0.0}):  # only the metric's name is written
+    for summary in hparams(settings, {f"{score}/test/final": 0.0}):  # only the metric's name is written
         logger.experiment._get_file_writer().add_summary(summary)
     for entry in entries:
         for tag, value in _metrics_with_speed(entry, speeds).items():

@@ -14,8 +14,16 @@ from spacedkd.runs.checkpoint import Position
 from spacedkd.schedule import Turn
 from spacedkd.timeline import Block, Timeline
 
-Scores = dict[str, dict[str, float]]
-"""split of the data -> head -> accuracy"""
+
+class Scores(dict[str, dict[str, float]]):
+    """Accuracies by split of the data and head; in another task than classification its metric in their place."""
+
+    def __init__(self, scores: Mapping[str, dict[str, float]] = {}) -> None:
+        super().__init__(scores)
+        self.metric = "accuracy"
+        """name of the metric"""
+        self.others: dict[str, dict[str, dict[str, float]]] = {}
+        """split -> head -> the task's other metrics by name; empty for classification"""
 
 
 @dataclass
@@ -28,9 +36,11 @@ class StepResult:
     images: int
     """number of images in the global batch"""
     skipped: str = ""
-    """kind of values that were not finite, if the update was undone because of them"""
+    """kind of values that were not finite, if the update was undone, or not made, because of them"""
     images_per_second: float | None = None
     """training speed of this role over the last 20 s; the timer sets it"""
+    loss_scale: float | None = None
+    """factor of the role's next loss in 16-mixed; None in other precisions"""
 
 
 class Event(NamedTuple):
@@ -66,6 +76,8 @@ class Event(NamedTuple):
     """training speed of this role over the last 20 s, without evaluating and saving"""
     seconds_left: float | None = None
     """estimated seconds until the end of the run, with evaluating and saving"""
+    metric: str = "accuracy"
+    """title of the metric that `accuracy` is: another one in a task that is not classification"""
 
 
 EventFunction = Callable[[Event], None]

@@ -77,6 +77,11 @@ def predict(
         network: the function that made the network, for a student that is not timm's.
         trust_code: import the function that the student's folder names, in place of `network`.
     """
+    if run.spec.task != "classification":
+        raise UserError(
+            f"predict names classes, and the task of {run.folder} is {run.spec.task}: run.student(inputs) gives its "
+            "outputs."
+        )
     check_between("top", top, 1)
     check_between("batch_size", batch_size, 1)
     config = _config(run, which)

@@ -66,6 +66,8 @@ class TrainedRole:
         """
         with explain_errors(self.state.run.spec, Turn(block.role, block.steps[0])):
             yield from self._replay.load(self._all_ready)
+            if self.state.cached_teacher is not None:
+                yield from self.state.cached_teacher.wait(block, self._all_ready)
             self.state.activate(self.name)
             if previous != self.name:  # equal where a block is resumed in its middle: this was done at its start
                 for teacher in self.state.run.roles[: self.state.run.roles.index(self.name)]:
@@ -91,9 +93,18 @@ class TrainedRole:
             undo_if_not_finite = self.guard.before_update(self.name)
             losses = self.learner.update(micro_batches, self.compute_losses, lr)
             skipped = undo_if_not_finite(losses)  # "", or what was not finite
+            if not skipped and self.learner.overflowed:
+                skipped = "gradients"
             if not skipped:
                 self.state.update_others(self.name, turn.step, lr)
-        return StepResult(LossValues(losses), self.learner.lr, self.state.stream.size(turn.step), skipped)
+        scaler = self.learner.scaler
+        return StepResult(
+            LossValues(losses),
+            self.learner.lr,
+            self.state.stream.size(turn.step),
+            skipped,
+            loss_scale=None if scaler is None else scaler.scale,
+        )
 
     def _split(self, turn: Turn, batch: Batch) -> list[MicroBatch]:
         """Move a turn's batch to the device and cut it into `spec.accumulate` micro-batches."""
@@ -115,6 +126,8 @@ class TrainedRole:
         masks: list[str | int] = [*dropout_key(turn, run.spec.frozen_mode), fabric.global_rank]
         device.seed(fabric.device, seed_for(run.spec.seed, "masks", *masks, *([number] if number else [])))
         self._cost.start_part(turn.role, state.stream.size(turn.step), number, run.spec.accumulate)
+        if state.teacher_outputs is not None:
+            state.teacher_outputs.seek(turn, number)
         losses = run.method.losses(turn.role, state.models, batch, run.progress(turn, self._gather, number))
         _check_losses(losses, run.spec.method.name, turn)
         return losses
@@ -172,8 +185,9 @@ def evaluate_role(state: TrainingState, role: str, at_end: bool) -> Iterator[tup
 def evaluate_model(state: TrainingState, model: nn.Module, module: nn.Module, name: str | None = None) -> Scores:
     """Return the accuracy of every head of a model on every split of the data that is not trained on.
 
-    `module` is the model without the wrappers of devices and precision; it has `head_names`, and its mode is restored.
-    With a `name`, logits that are not finite raise `NotFinite` in all processes, and the message has the name.
+    In another task than classification it is the metric of that task, with its other metrics beside it. `module` is the
+    model without the wrappers of devices and precision; it has `head_names`, and its mode is restored. With a `name`,
+    logits that are not finite raise `NotFinite` in all processes, and the message has the name.
     """
     fabric, spec = state.fabric, state.run.spec
     was_training = module.training
@@ -181,22 +195,31 @@ def evaluate_model(state: TrainingState, model: nn.Module, module: nn.Module, na
     if fabric.world_size > 1:
         broadcast_buffers(module)
     heads: tuple[str, ...] = module.head_names  # type: ignore[assignment]
-    scores, not_finite = {}, {}
+    scores, not_finite, task = Scores(), {}, state.data.task
     for split, items in state.data.evaluated_splits().items():
         rows = torch.arange(fabric.global_rank, len(items), fabric.world_size)
         subset = items if fabric.world_size == 1 else items.subset(rows)
         batch_size = _batch_size(spec.batch_size, len(items), fabric.world_size)
-        batches = evaluation_batches(subset, batch_size, spec.engine.workers)
+        batches = evaluation_batches(subset, batch_size, state.run.workers)
         on_device = (batch.to(fabric.device, state.channels_last) for batch in batches)
-        names, counts = count(model, heads, on_device)
-        correct, undefined = fabric.all_reduce(counts, reduce_op="sum").tolist()  # type: ignore[union-attr]
-        scores[split] = {head: total / len(items) for head, total in zip(names, correct, strict=True)}
-        not_finite[split] = dict(zip(names, undefined, strict=True))
+        names, counts = count(model, heads, on_device, task)
+        sums = fabric.all_reduce(counts, reduce_op="sum").T.tolist()  # type: ignore[union-attr]
+        not_finite[split] = {head: int(of_head[-1]) for head, of_head in zip(names, sums, strict=True)}
+        if name is None or not any(not_finite[split].values()):
+            _add_scores(scores, split, {h: task.metrics(s, len(items)) for h, s in zip(names, sums, strict=True)})
     module.train(was_training)
     if name is not None:
         for split, counts_by_head in not_finite.items():
             _check_logits(state.data.evaluated_splits()[split], split, counts_by_head, name)
     return scores
+
+
+def _add_scores(scores: Scores, split: str, metrics: Mapping[str, Mapping[str, float]]) -> None:
+    """Add the metrics of a split's heads to scores; the first of them is the one that the run is judged by."""
+    scores[split], scores.others[split] = {}, {}
+    for head, by_name in metrics.items():
+        (scores.metric, scores[split][head]), *others = by_name.items()
+        scores.others[split][head] = dict(others)
 
 
 def _check_logits(items: Images | Encoded | Items, split: str, not_finite: Mapping[str, int], name: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spacedkd.config.resolve import ResolvedRun
@@ -12,7 +12,7 @@ from spacedkd.runs import checkpoint
 from spacedkd.runs.checkpoint import Position
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.journal import Journal, read_journal
-from spacedkd.runtime.errors import Moved, UserError
+from spacedkd.runtime.errors import Damaged, Moved, UserError
 from spacedkd.runtime.files import write_json
 from spacedkd.runtime.signals import never_stop
 from spacedkd.schedule import Turn
@@ -26,6 +26,7 @@ from spacedkd.training.callbacks import (
     RecordingCallback,
     ResultCallback,
     RunParts,
+    TargetsCallback,
     Timer,
     UserCallback,
 )
@@ -72,13 +73,14 @@ class Session:
         callback: Callable[[Event], None] = lambda event: None,
     ) -> None:
         """Make the callbacks; nothing is read or written before `open`."""
-        run, modules = state.run, state.modules()
+        run, modules, teacher = state.run, state.modules(), state.cached_teacher
         self.state, self.folder, self.position = state, folder, Position()
         self.callbacks = Callbacks()
-        self.cost = Cost(modules, run.method.learners)
+        counted = {(teacher.seen if module is teacher else name): module for name, module in modules.items()}
+        self.cost = Cost(counted, run.method.learners)
         self.guard = Guard(state, self.position, self.callbacks.writes_weights)
         self.journal = JournalCallback(run, self.position, self.callbacks.on_log)
-        self.replay = Replay(run, modules, state.replayed, state.replayed_averages, self.journal.add)
+        self.replay = Replay(run, modules, state.replayed, state.replayed_averages, self.journal.add, teacher)
         self.best = BestStudent(state, folder, self.position)
         self.loggers, self.heartbeat = loggers or Loggers(), Heartbeat(folder.handle)
         recorded = {
@@ -86,6 +88,7 @@ class Session:
         }
         recorder = TrajectoryRecorder(folder.handle, run, modules, recorded)
         self.recording = RecordingCallback(recorder, self.cost, state.refresh_averages)
+        self.targets = TargetsCallback(state)
         parts = RunParts(
             state,
             self.position,
@@ -109,6 +112,7 @@ class Session:
         journal       recording                        a snapshot that others replay has its journal
         best student  checkpoint                       a checkpoint is never further than its best student
         recording     checkpoint                       a checkpoint is never further than its recording
+        targets       checkpoint                       nor further than the targets that it caches
         checkpoint    progress, heartbeat, user        an event is sent when its turn is saved
         result        comes last                       a run with a result has everything else
         """
@@ -124,6 +128,7 @@ class Session:
             self.loggers,
             self.best,
             self.recording,
+            self.targets,
             self.checkpoint,
             progress,
             self.heartbeat,
@@ -149,8 +154,15 @@ class Session:
             if turn is not None
         )
         # `closing` ends the workers of the data loader with the loop, also after an error.
-        with closing(batches(state.stream, views, run.spec.engine.workers)) as loaded, self._explain_errors():
-            yield from training_loop(run, self.position, roles, loaded, self.callbacks, stop)
+        with closing(batches(state.stream, views, run.workers)) as loaded, self._explain_errors():
+            yield from training_loop(self._as_looped(), self.position, roles, loaded, self.callbacks, stop)
+
+    def _as_looped(self) -> ResolvedRun:
+        """Return the run as the loop sees it: its student waits before each file of targets that it reads."""
+        state, run = self.state, self.state.run
+        if state.cached_teacher is None:
+            return run
+        return replace(run, timeline=run.timeline.in_parts(run.roles[-1], state.cached_teacher.steps_per_file))
 
     def train(self, stop: CollectiveStop | None = None) -> None:
         """Take all remaining turns, or those until a poll of `stop` is True."""
@@ -185,6 +197,8 @@ class Session:
             fabric.barrier()
             check_shared_storage(fabric, self.folder.spec)
             self._load_checkpoint()
+            if self.state.teacher_outputs is not None:
+                self.state.teacher_outputs.open(self.folder.handle, fabric.global_rank)
             entries_before: list[Mapping[str, Any]] = []
             if fabric.is_global_zero:
                 entries_before = self._entries_to_log()
@@ -248,6 +262,10 @@ class Session:
             saved = checkpoint.load(file, fingerprints, self.state.modules(), self.checkpoint.optimizers())
             vars(self.position).update(vars(saved))  # in place: all callbacks hold this object
             self.cost.restore(self.position.cost)
+            for name, scaler in self.state.scalers().items():
+                if name not in saved.scales:
+                    raise Damaged(f"{file} is damaged: the loss scale of {name} is missing.")
+                scaler.load_state_dict(saved.scales[name])
 
     def _entries_to_log(self) -> list[Mapping[str, Any]]:
         """Return all entries of the journal; an empty list where there is no logger or no journal."""

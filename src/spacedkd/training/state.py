@@ -14,6 +14,7 @@ from spacedkd.data.inputs import Inputs
 from spacedkd.data.run_data import RunData, describe_difference
 from spacedkd.data.stream import Stream, View, batches
 from spacedkd.models.batch_norm import recompute_batch_norm
+from spacedkd.models.freezing import set_mode
 from spacedkd.models.pretrained import move_average
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.schema import ClassesDocument, ClassName, read_checked
@@ -29,7 +30,15 @@ from spacedkd.training.device import (
     supports_channels_last,
 )
 from spacedkd.training.distributed import Fabric, broadcast_buffers, synchronize_batch_norm, uses_fsdp
-from spacedkd.training.learner import Learner, set_mode
+from spacedkd.training.learner import Learner, LossScaler
+from spacedkd.trajectory.cached_teacher import (
+    CachedTeacher,
+    CachingTeacher,
+    RunTargets,
+    open_cached_teacher,
+    teacher_of,
+    uses_targets,
+)
 from spacedkd.trajectory.identity import find_averages, find_trajectories, shared_roles, trajectory_settings
 from spacedkd.trajectory.replay import RecordedTrajectory
 from spacedkd.trajectory.store import Settings
@@ -59,11 +68,18 @@ class TrainingState:
     channels_last: bool
     frozen: Mapping[str, nn.Module]
     """models that no optimizer updates here: those of replayed roles, memory, averages of weights"""
+    teacher_outputs: CachingTeacher | CachedTeacher | None = None
+    """the module in the place of the student's teacher, where its outputs are cached or are read from a cache"""
 
     @property
     def average(self) -> nn.Module | None:
         """The average of the student's weights, if one is kept."""
         return self.frozen.get(STUDENT_AVERAGE) if STUDENT_AVERAGE in self.run.averages else None
+
+    @property
+    def cached_teacher(self) -> CachedTeacher | None:
+        """The module that answers from a cache in the teacher's place, if the run reads its targets."""
+        return self.teacher_outputs if isinstance(self.teacher_outputs, CachedTeacher) else None
 
     @property
     def trained(self) -> Sequence[str]:
@@ -73,6 +89,10 @@ class TrainingState:
     def learner(self, role: str) -> Learner:
         """Return the model that a role updates, with its optimizer."""
         return self.learners[self.run.method.learners[role]]
+
+    def scalers(self) -> dict[str, LossScaler]:
+        """Return the loss scaler of every model that learns in 16-mixed; none in other precisions."""
+        return {name: learner.scaler for name, learner in self.learners.items() if learner.scaler is not None}
 
     def modules(self) -> dict[str, nn.Module]:
         """Return the models as they are saved: without the wrappers of devices and precision."""
@@ -86,7 +106,7 @@ class TrainingState:
             self.models[name] = other.model if other is learner else other.frozen
         for teacher in self.run.roles[:-1]:
             average = self.run.average_seen(teacher)
-            if average is not None and teacher != role:
+            if average is not None and teacher != role and average in self.frozen:
                 self.models[self.run.method.learners[teacher]] = self.frozen[average]
         for model in self.models.values():
             if model is not learner.model:
@@ -94,6 +114,9 @@ class TrainingState:
             if mode == "shared":
                 _keep_statistics(model, model is learner.model)
         set_mode(learner.model, True)
+        if self.teacher_outputs is not None and role == self.run.roles[-1]:
+            name = self.teacher_outputs.model_name
+            self.models[name] = self.teacher_outputs.around(self.models[name])
 
     def moves_student(self, role: str) -> bool:
         """Return whether turns of this role, which is not the student's, may change the student's model too."""
@@ -146,7 +169,7 @@ class TrainingState:
     def _first_inputs(self) -> Iterator[Inputs]:
         """Yield the inputs of the first batches of the run; they are the same at every call."""
         view_lists = ([View(step)] for step in range(min(BATCH_NORM_BATCHES, self.run.steps_per_epoch)))
-        for batch in batches(self.stream, view_lists, self.run.spec.engine.workers):
+        for batch in batches(self.stream, view_lists, self.run.workers):
             yield batch.to(self.fabric.device, self.channels_last).inputs
 
 
@@ -161,6 +184,8 @@ def _keep_statistics(model: nn.Module, keeps: bool) -> None:
 def build_state(run: ResolvedRun, models: dict[str, nn.Module] | None = None) -> TrainingState:
     """Build the models of a run and move them to its devices; nothing is written yet."""
     models = build_models(run) if models is None else models
+    if uses_targets(run):
+        teacher_of(run)  # a run whose targets cannot be cached is refused in those words
     trajectories, replayed, replayed_averages = _find_trajectories(run, models)
     learning = [role for role in run.roles if role not in replayed]
     learned = sorted({run.method.learners[role] for role in learning})
@@ -169,6 +194,9 @@ def build_state(run: ResolvedRun, models: dict[str, nn.Module] | None = None) ->
     data = _place_data(run, fabric)
     channels_last = _use_channels_last(run, models, fabric, data)
     models = _prepare_networks(run, models, fabric, learned=learned, channels_last=channels_last)
+    teacher_outputs = _teacher_outputs(run, models, trajectories, fabric)
+    if isinstance(teacher_outputs, CachedTeacher):
+        models = models | {teacher_outputs.model_name: teacher_outputs}  # the teacher itself is let go
 
     averages = _copy_averages(run, models, fabric, learning)  # before the models are wrapped
     learners = _make_learners(run, models, fabric, learned)
@@ -186,6 +214,7 @@ def build_state(run: ResolvedRun, models: dict[str, nn.Module] | None = None) ->
         replayed=replayed,
         replayed_averages=replayed_averages,
         channels_last=channels_last,
+        teacher_outputs=teacher_outputs,
         frozen={name: model for name, model in wrapped.items() if name not in learners},
     )
 
@@ -207,9 +236,26 @@ def _find_trajectories(
     return settings, replayed, averages
 
 
+def _teacher_outputs(
+    run: ResolvedRun, models: Mapping[str, nn.Module], trajectories: Mapping[str, Settings], fabric: Fabric
+) -> CachingTeacher | CachedTeacher | None:
+    """Return the module that caches the outputs of the student's teacher, or has them from a cache; None for neither.
+
+    The settings of the targets are computed from the models as they are built, so they are compared before the teacher
+    of a student that reads its targets is let go.
+    """
+    if not uses_targets(run):
+        return None
+    names = RunTargets.of(run, models, trajectories)
+    if run.spec.targets_path is None:
+        return CachingTeacher(names, run)
+    check_same_data(RunFolder(run.spec.targets_path), run.data, "--targets-path: ")
+    return open_cached_teacher(names, run, fabric.global_rank, fabric.device)
+
+
 def _place_data(run: ResolvedRun, fabric: Fabric) -> RunData:
     """Return the run's data on the device, or in the host's memory, where workers prepare batches."""
-    on_device = fabric.device.type != "cpu" and run.spec.engine.workers == 0
+    on_device = fabric.device.type != "cpu" and run.workers == 0
     return run.data.to(fabric.device) if on_device else run.data
 
 
@@ -243,7 +289,7 @@ def _copy_averages(
     return {
         name: fabric.strategy.precision.convert_module(deepcopy(models[run.method.learners[average.role]]))
         for name, average in run.averages.items()
-        if average.role in learning or name == run.average_seen(average.role)
+        if average.role in learning or (name == run.average_seen(average.role) and run.spec.targets_path is None)
     }
 
 
@@ -269,8 +315,11 @@ def _wrap(
 ) -> dict[str, nn.Module]:
     """Return all models as they are called: those that learn from their learners, all others frozen."""
     replayed_models = {run.method.learners[role] for role in replayed}
-    wrapped = {}
+    wrapped: dict[str, nn.Module] = {}
     for name, model in models.items():
+        if isinstance(model, CachedTeacher):
+            wrapped[name] = model
+            continue
         set_up = device.setup_replayed if name in replayed_models else device.setup_frozen
         wrapped[name] = learners[name].model if name in learners else set_up(fabric, model)
     return wrapped

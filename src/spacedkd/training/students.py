@@ -30,6 +30,7 @@ from spacedkd.training.build import build_models
 from spacedkd.training.distributed import uses_fsdp
 from spacedkd.training.loop import Callback, Scores
 from spacedkd.training.state import TrainingState
+from spacedkd.trajectory.cached_teacher import teacher_of
 
 WEIGHTS = "model.safetensors"
 CHOSEN_ON, HEAD = "holdout", "final"
@@ -37,8 +38,13 @@ CHOSEN_ON, HEAD = "holdout", "final"
 
 
 def build_saved_models(run: ResolvedRun) -> dict[str, nn.Module]:
-    """Return the models that a checkpoint has, newly built: those of the method, and the moving average if there is."""
+    """Return the models that a checkpoint has, newly built: those of the method, and the moving average if there is.
+
+    The teacher of a run that reads cached targets is not in its checkpoints.
+    """
     models = build_models(run)
+    if run.spec.targets_path is not None:
+        del models[teacher_of(run)]
     return models if STUDENT_AVERAGE not in run.averages else models | {"average": deepcopy(models[run.student])}
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal, get_args
@@ -19,6 +20,7 @@ from spacedkd.methods.base import Method
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.result import Run, read_run
 from spacedkd.runtime.errors import UserError, unknown
+from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.signals import Stop, Stopped, never_stop
 from spacedkd.training.device import torch_settings_restored
 from spacedkd.training.distributed import CollectiveStop, watch_ranks
@@ -28,6 +30,7 @@ from spacedkd.training.loop import Event
 from spacedkd.training.session import Session, Start
 from spacedkd.training.state import build_state, check_same_data
 from spacedkd.training.students import restore_students
+from spacedkd.trajectory.cached_teacher import wait_for_targets
 from spacedkd.trajectory.pipeline import check_pipeline, remove_teacher, teacher_process
 from spacedkd.trajectory.replay import wait_for_recording
 
@@ -82,8 +85,8 @@ def train(
         stop: called after every turn. When it returns True everything is saved, and `Stopped` is raised. Signals are
             not handled here: `with Signals() as stop:` does that.
 
-    Torch computes in deterministic mode and with the spec's number of threads meanwhile. Both are put back at the end;
-    the random state is another one.
+    Torch computes in deterministic mode (unless the spec's engine says otherwise) and with the spec's number of threads
+    meanwhile. Both are put back at the end; the random state is another one.
     """
     check_if_exists(if_exists)
     check_spec(spec)
@@ -158,6 +161,7 @@ def train_run(
         # The number of threads shows in the bits, so a resumed run keeps the one it was started with.
         spec = replace(spec, engine=replace(spec.engine, threads=saved.engine.threads or spec.engine.threads))
         done = not restart and folder.finished() and folder.is_whole(saved)
+        _check_deterministic(spec, saved, folder, done=done)
         if not done or spec != saved:
             objects.check(saved.objects, str(folder.path))
             folder.check_holds(resolve_spec(spec, objects, library))
@@ -201,6 +205,20 @@ def _train_in_pipeline(
         return _train(replayed, folder, start, loggers=loggers, callback=check_and_call, stop=stop)
 
 
+def _check_deterministic(spec: RunSpec, saved: RunSpec, folder: RunFolder, *, done: bool) -> None:
+    """Refuse to resume a run with other kernels than it began with; print where its bits are not promised."""
+    if done:
+        return
+    if spec.engine.deterministic != saved.engine.deterministic:
+        began = f"--deterministic {saved.engine.deterministic}"
+        raise UserError(f"{folder.path} was begun with {began}: resume it with that, or train in a new folder.")
+    if not saved.engine.deterministic:
+        print_notice(
+            f"{folder.path} was begun with --deterministic False: it continues from its checkpoint, and will not have "
+            "the bits of a run that was never stopped."
+        )
+
+
 def _train(
     run: ResolvedRun,
     folder: RunFolder,
@@ -211,7 +229,7 @@ def _train(
     stop: Stop,
 ) -> Run:
     """Train a resolved run in its folder, after waiting for the run that it replays, if there is one."""
-    for waiting in wait_for_recording(run):
+    for waiting in chain(wait_for_targets(run), wait_for_recording(run)):
         callback(Event(turn=0, turns=len(run.timeline), role="", epoch=0.0, accuracy=None, waiting=waiting))
         if stop():
             raise Stopped(folder.path, 0, len(run.timeline))

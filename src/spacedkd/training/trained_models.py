@@ -29,11 +29,16 @@ from spacedkd.models.pretrained import check_published, keep_normalisation
 from spacedkd.runs import checkpoint, tensor_file
 from spacedkd.runs.checkpoint import Position
 from spacedkd.runs.folder import RunFolder
-from spacedkd.runtime.errors import UserError
+from spacedkd.runtime.errors import Damaged, UserError
 from spacedkd.runtime.processes import check_threads, print_notice
+from spacedkd.training.build import build_models
 from spacedkd.training.device import patch_strided_convolutions, supports_channels_last
 from spacedkd.training.state import check_same_data
 from spacedkd.training.students import build_saved_models
+from spacedkd.trajectory.cached_teacher import teacher_of
+
+MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+"""precision -> dtype of its autocast"""
 
 
 @dataclass(frozen=True)
@@ -72,10 +77,10 @@ class TrainedModels:
         return self._predict_function(self.deepest())
 
     def _predict_function(self, module: nn.Module) -> Predict:
-        dtype, mixed = next(module.parameters()).dtype, self.precision == "bf16-mixed"
+        dtype, mixed = next(module.parameters()).dtype, MIXED.get(self.precision)
 
         def predict(inputs: Inputs) -> Sequence[Prediction]:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
+            with torch.autocast(self.device.type, mixed or torch.bfloat16, enabled=mixed is not None):
                 heads: Sequence[Prediction] = module(cast_floats(inputs, dtype))
             return [head._replace(logits=head.logits.float(), features=head.features.float()) for head in heads]
 
@@ -119,6 +124,8 @@ def load_run(
     check_same_data(folder, run.data)
     models = build_saved_models(run)
     position = _load_newest_checkpoint(folder, spec, run, models)
+    if spec.targets_path is not None and position.turns == len(run.timeline):
+        models = {**_teacher_of_reader(run), **models}
     # All other models are memory banks, or copies of a learner.
     evaluated = {*run.method.learners.values(), *run.method.frozen, "average"}
     origin = {
@@ -154,6 +161,26 @@ def _load_newest_checkpoint(
     for name, model in models.items():  # before weights are loaded: those of 64-true do not fit into float32
         model.to(_training_dtype(run.spec.precision, learns=name in learners))
     return checkpoint.load(saved.path, spec.fingerprints(), models, {})
+
+
+def _teacher_of_reader(run: ResolvedRun) -> dict[str, nn.Module]:
+    """Return the teacher of a finished run that read cached targets, which is not in its checkpoint; {} if it is gone.
+
+    A trained teacher is built anew; one that learned is in the last checkpoint of the run that recorded it.
+    """
+    name = teacher_of(run)
+    teacher, learns = build_models(run)[name], name in run.method.learners.values()
+    teacher.to(_training_dtype(run.spec.precision, learns))
+    recorder = RunFolder(run.spec.teacher_path or "")
+    if learns and not (recorder.finished() and checkpoint.generations(recorder.checkpoint)):
+        return {}
+    try:
+        if learns:
+            last = checkpoint.newest(recorder.checkpoint, models={name: teacher})
+            checkpoint.load(last.path, read_spec(recorder.path).fingerprints(), {name: teacher}, {})
+    except Damaged:  # or the model has another name there
+        return {}
+    return {name: teacher}
 
 
 def _check_loadable(folder: RunFolder, path: Path, unfinished: bool) -> None:

@@ -20,7 +20,7 @@ from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import read_spec, teacher_settings
 from spacedkd.data.inputs import Inputs
 from spacedkd.runs.tensor_file import digest
-from spacedkd.runtime.errors import UserError
+from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.schedule import Turn
 from spacedkd.timeline import dropout_key, updates_seen
 from spacedkd.trajectory.record import average_settings
@@ -86,6 +86,8 @@ def trajectory_settings(run: ResolvedRun, role: str, models: Mapping[str, nn.Mod
         "parts of a batch": spec.accumulate if spec.accumulate > 1 else None,
         "dropout masks": masks if draws_random_numbers(models[learners[role]], run.data.info.sample) else None,
     }
+    if spec.task != "classification":
+        settings["task"] = [spec.task, spec.metric, spec.ignore_index]
     if role != roles[0]:  # it learns from the roles before it, whose turns the schedule decides
         settings["schedule"] = [to_json(spec.schedule), spec.follower_first, spec.redraw_replay, *run.leader_steps]
         if spec.teacher_average is not None:
@@ -116,10 +118,12 @@ def find_trajectories(run: ResolvedRun, settings: Mapping[str, Settings]) -> dic
     recorded = read_index(recording)
     trajectories = {}
     for number, (role, wanted) in enumerate(settings.items()):
-        equal = [name for name, entry in recorded.items() if _difference(entry.settings, wanted) is None]
+        equal = [name for name, entry in recorded.items() if first_difference(entry.settings, wanted) is None]
         if equal:
-            trajectory = RecordedTrajectory(recording, equal[0], recorded[equal[0]].updates)
-            _check_updates(run, trajectory, role)
+            needs_weights = run.spec.targets_path is None
+            trajectory = RecordedTrajectory(recording, equal[0], recorded[equal[0]].updates, needs_weights)
+            if needs_weights:
+                _check_updates(run, trajectory, role)
             _check_evaluations(run, recording)
             trajectories[role] = trajectory
         elif number == 0:
@@ -139,10 +143,10 @@ def find_averages(
     averages = {}
     for role, trajectory in replayed.items():
         name = run.average_seen(role)
-        if name is None:
+        if name is None or not trajectory.needs_weights:
             continue
         wanted, recorded = average_settings(settings[role], run.averages[name]), read_index(trajectory.run)
-        equal = [other for other, entry in recorded.items() if _difference(entry.settings, wanted) is None]
+        equal = [other for other, entry in recorded.items() if first_difference(entry.settings, wanted) is None]
         if not equal:
             text = run.spec.teacher_average
             raise UserError(
@@ -156,21 +160,32 @@ def find_averages(
 
 
 def _another_trajectory(recording: Path, role: str, wanted: Settings, recorded: RecordedRole) -> UserError:
-    name = _difference(recorded.settings, wanted) or "trajectory"
-    ours, theirs = (_cut(json.dumps(settings.get(name))) for settings in (wanted, recorded.settings))
+    name = first_difference(recorded.settings, wanted) or "trajectory"
+    ours, theirs = (describe_setting(settings, name) for settings in (wanted, recorded.settings))
     return UserError(
         f"--teacher-path: {recording} has recorded another trajectory than that of this run's {role}, which has "
         f"another {name} ({ours}; there {theirs}). Train without it, or with the same {name}."
     )
 
 
-def _cut(text: str, most: int = 60) -> str:
+def describe_setting(settings: Settings, name: str, most: int = 60) -> str:
+    """Return the value of a setting as the text of an error has it: JSON, of which the beginning is shown."""
+    text = json.dumps(settings.get(name))
     return text if len(text) <= most else f"{text[:most]}..."
 
 
-def _difference(recorded: Settings, wanted: Settings) -> str | None:
+def as_json(settings: Settings) -> dict[str, Any]:
+    """Return settings as they are read from a file, where lists stand for tuples; refuse what JSON cannot have."""
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(settings)))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"settings must be names and values that JSON has: {first_line(error)}.") from None
+    return plain
+
+
+def first_difference(recorded: Settings, wanted: Settings) -> str | None:
     """Return the name of the first setting that differs."""
-    plain = json.loads(json.dumps(wanted))  # as in the index: JSON has lists for tuples
+    plain = as_json(wanted)
     return next((name for name in {**recorded, **plain} if recorded.get(name) != plain.get(name)), None)
 
 

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -27,14 +27,19 @@ from spacedkd.trajectory.record import Entry, JournalReader
 from spacedkd.trajectory.store import RunSnapshots, index_file, is_recording
 
 POLL_SECONDS = 0.1
+TARGETS = "cached targets"
+"""name of the oldest step whose targets are still needed, among the oldest updates of roles in passed.json"""
 
 
 class RecordedTrajectory:
     """The trajectory of one role, in the folder of the run that records it."""
 
-    def __init__(self, run: Path, role: str, recorded: list[int]) -> None:
-        """Open the trajectory of a role in a run's folder; `recorded` has the updates of all its snapshots."""
-        self.run, self.role, self.recorded = run, role, recorded
+    def __init__(self, run: Path, role: str, recorded: list[int], needs_weights: bool = True) -> None:
+        """Open the trajectory of a role in a run's folder; `recorded` has the updates of all its snapshots.
+
+        Of a role whose outputs are cached, the journal alone is needed, and no snapshot.
+        """
+        self.run, self.role, self.recorded, self.needs_weights = run, role, recorded, needs_weights
         self.store = RunSnapshots(run, role, recorded)
         self._journal = JournalReader(self.store.handle, self.store.folder / "journal.jsonl")
         self._loaded = self.loaded_at_save = 0
@@ -42,9 +47,11 @@ class RecordedTrajectory:
     def waits_for(self, update: int) -> str | None:
         """Return what a replay of this snapshot waits for; None when the snapshot and its journal are there."""
         self._journal.refresh()
+        if not self.needs_weights and self._journal.reached >= update:
+            return None
         if (update in self._journal.costs or update == 0) and self.store.find(update) is not None:
             return None
-        if self._journal.reached >= update:
+        if self.needs_weights and self._journal.reached >= update:
             file = self.store.file(update)
             raise SnapshotsGone(f"{file} is gone: it was recorded, and removed. Train without --teacher-path.")
         awaited = f"{self.run} to reach update {update} of its {self.role}"
@@ -55,9 +62,10 @@ class RecordedTrajectory:
         return f"waiting for {awaited}, which is not being trained. Resume with: spacedkd train --resume {self.run}"
 
     def load(self, update: int, model: nn.Module) -> None:
-        """Load the weights and statistics after `update` updates into a model."""
+        """Load the weights and statistics after `update` updates into a model, where they are needed."""
         try:
-            self.store.load(update, model)
+            if self.needs_weights:
+                self.store.load(update, model)
         except Damaged as error:
             raise SnapshotsGone(f"{error} Record it again with: spacedkd train --resume {self.run} --restart") from None
         self._loaded = update
@@ -74,6 +82,8 @@ class RecordedTrajectory:
     def is_complete(self) -> bool:
         """Return whether no snapshot that was recorded has been removed."""
         self._journal.refresh()
+        if not self.needs_weights:
+            return True
         recorded = (update for update in self._journal.costs if update in self.recorded)
         return all(self.store.find(update) is not None for update in recorded)
 
@@ -86,6 +96,16 @@ class RecordedTrajectory:
         return before
 
 
+class TargetsReader(Protocol):
+    """The targets that a run reads, as its saves see them (`cached_teacher.CachedTeacher`)."""
+
+    def mark_save(self) -> int:
+        """Note a save; return the oldest step whose targets the checkpoints need once it is written."""
+
+    def resume(self, oldest: int) -> None:
+        """Restore that step."""
+
+
 class Replay:
     """The replayed roles of a run, by their names in this run."""
 
@@ -96,12 +116,14 @@ class Replay:
         trajectories: Mapping[str, RecordedTrajectory],
         averages: Mapping[str, RecordedTrajectory],
         write: Callable[[Entry], None],
+        targets: "TargetsReader | None" = None,
     ) -> None:
         """Replay `trajectories` and `averages`, each by the role in this run; averages are those that other roles see.
 
-        `write` adds an entry to the journal of this run.
+        `write` adds an entry to the journal of this run; `targets` are those that it reads in a teacher's place.
         """
         self.run, self.models, self.trajectories, self.averages = run, models, trajectories, averages
+        self.targets = targets
         self._write = write
         self._skipped: list[Block] = []
         self.has_skipped = False
@@ -140,7 +162,7 @@ class Replay:
     def _recorded(self, role: str) -> Iterator[tuple[RecordedTrajectory, nn.Module]]:
         """Yield the trajectories of a role, its own and its average's, each with the model it is loaded into."""
         yield self.trajectories[role], self.models[self.run.method.learners[role]]
-        if (name := self.run.average_seen(role)) is not None:
+        if role in self.averages and (name := self.run.average_seen(role)) is not None:
             yield self.averages[role], self.models[name]
 
     def _all(self) -> list[RecordedTrajectory]:
@@ -148,7 +170,8 @@ class Replay:
 
     def mark_save(self) -> dict[str, int]:
         """Note a save of the run; return the oldest update that it will need, by each role's recorded name."""
-        return {trajectory.role: trajectory.mark_save() for trajectory in self._all()}
+        oldest = {trajectory.role: trajectory.mark_save() for trajectory in self._all()}
+        return oldest if self.targets is None else {**oldest, TARGETS: self.targets.mark_save()}
 
     def release(self, oldest: Mapping[str, int], folder: RunFolder) -> None:
         """Release the snapshots that no checkpoint needs any more, those before `oldest`; called after a save.
@@ -169,6 +192,8 @@ class Replay:
         for trajectory in self._all():
             # Without passed.json fewer snapshots are removed; nothing else changes.
             trajectory.loaded_at_save = oldest.get(trajectory.role, 0)
+        if self.targets is not None:
+            self.targets.resume(oldest.get(TARGETS, 0))
 
     def check_complete(self, folder: Path) -> None:
         """Refuse to restart a run if snapshots that it replays were removed."""

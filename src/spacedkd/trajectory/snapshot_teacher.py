@@ -4,6 +4,7 @@ snapshots = Snapshots("runs/teacher", every=586, total=31280)                  #
 teacher = SnapshotTeacher("runs/teacher", interval=586, network=make_network)  # in the student's run
 """
 
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -14,23 +15,22 @@ import torch
 from torch import Tensor, nn
 
 from spacedkd.averages import Average, average_share, average_so_far
-from spacedkd.config.optimizer import OptimizerSpec, RateSpec
-from spacedkd.config.resolve import resolve
 from spacedkd.config.spec import check_folder, read_spec
 from spacedkd.models.batch_norm import recompute_batch_norm
 from spacedkd.models.classifier import Logits
 from spacedkd.models.pretrained import move_average
-from spacedkd.runtime.errors import UserError, check_between, pluralize, whole_number
+from spacedkd.runtime.errors import UserError, check_between, format_value, pluralize, whole_number
+from spacedkd.runtime.processes import print_notice
 from spacedkd.schedule import Duration, Schedule
 from spacedkd.timeline import ENDLESS, TeacherUpdates
-from spacedkd.training.build import build_models
 from spacedkd.trajectory.store import (
     FolderSnapshots,
     RunSnapshots,
-    load_weights,
+    is_first_process,
     open_store,
     read_index,
     shorten,
+    state_of,
     unwrapped,
 )
 
@@ -47,6 +47,9 @@ class Snapshots:
     A file is never partly written. A run that resumes or restarts keeps the files that it has already written; if its
     weights differ from them, it is refused, unless `overwrite` is set. Of several processes the first one writes.
 
+    Before the first file, a line says how many there will be and how large; where the disk cannot hold them, the run is
+    refused. Of a network with adapters (PEFT) the trained parameters alone are saved.
+
     With `average="poly:2"` a snapshot holds the average of the network's weights over all updates so far; the network
     itself is not changed. `after` must then be called after every update, and `state_dict()` belongs into the trainer's
     checkpoint.
@@ -55,11 +58,12 @@ class Snapshots:
     def __init__(
         self,
         folder: Path | str,
-        every: Schedule | Duration | str | int,
+        every: Schedule | Duration | str | int | TeacherUpdates,
         *,
         total: int | None = None,
         steps_per_epoch: int | None = None,
         overwrite: bool = False,
+        trained_only: bool | None = None,
         average: str | None = None,
         batches: Callable[[], Iterable[Any]] | None = None,
     ) -> None:
@@ -72,6 +76,8 @@ class Snapshots:
             total: the length of the run in steps.
             steps_per_epoch: the length of an epoch in steps.
             overwrite: replace existing files that hold other weights.
+            trained_only: save the parameters that require gradients, and all statistics, without frozen parameters;
+                None does so for networks with adapters (PEFT).
             average: poly:2 or ema:0.999, for snapshots of averaged weights.
             batches: returns inputs of training batches, always the same, from which BatchNorm's statistics of an
                 average are recomputed; without it they are averaged like the weights.
@@ -79,7 +85,8 @@ class Snapshots:
         check_folder("folder", folder)
         self.folder = Path(folder)
         self._store = FolderSnapshots(self.folder, overwrite)
-        self._updates = TeacherUpdates(every, steps_per_epoch, total)
+        self._updates = every if isinstance(every, TeacherUpdates) else TeacherUpdates(every, steps_per_epoch, total)
+        self._trained_only, self._has_announced = trained_only, False
         if batches is not None and average is None:
             raise UserError("batches are for BatchNorm's statistics of an average: give average= too, or leave it out.")
         self._average = None if average is None else RunningAverage(average_so_far(average), batches)
@@ -97,7 +104,40 @@ class Snapshots:
     def save(self, updates: int, network: nn.Module) -> Path:
         """Save the network, even if no snapshot is due: for the end of a run whose length was not known."""
         updates = whole_number("updates", updates)
-        return self._store.save(updates, network if self._average is None else self._average.after(updates))
+        network = unwrapped(network if self._average is None else self._average.after(updates))
+        has_adapters = hasattr(network, "peft_config")
+        trained_only = has_adapters if self._trained_only is None else self._trained_only
+        if not self._has_announced and is_first_process():
+            self._announce(updates, sum(tensor.nbytes for tensor in state_of(network, trained_only).values()))
+        return self._store.save(updates, network, trained_only)
+
+    def remove_after(self, updates: int) -> None:
+        """Remove snapshots after more updates than these: what a run wrote after the checkpoint it resumes from."""
+        self._store.remove_after(updates)
+
+    def available(self) -> Mapping[int, Path]:
+        """Return the snapshots in the folder: number of updates -> file."""
+        return self._store.own_files()
+
+    def _announce(self, updates: int, size: int) -> None:
+        """Print how many snapshots are to be written and how large; refuse them where the disk is too small."""
+        self._has_announced = True
+        present = self._store.own_files()
+        if self._updates.total is None:
+            count, words = 1, f"a snapshot of {_megabytes(size)} whenever one is due"
+        else:
+            count = sum(update >= updates and update not in present for update in self._updates.needed())
+            words = f"{pluralize(count, 'snapshot')} of {_megabytes(size)}, {_megabytes(count * size)} in all"
+        free = shutil.disk_usage(
+            next(path for path in (self.folder, *self.folder.absolute().parents) if path.is_dir())
+        ).free
+        if count * size > free:
+            raise UserError(
+                f"{self.folder} is to get {words}, and its disk has {_megabytes(free)} free: choose a longer interval, "
+                "or another disk."
+            )
+        if count:
+            print_notice(f"{self.folder} gets {words}")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the average so far, for the trainer's checkpoint; empty where snapshots are not averaged."""
@@ -107,6 +147,10 @@ class Snapshots:
         """Continue with the average of a checkpoint."""
         if self._average is not None:
             self._average.saved = state
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.3g} MB" if size < 1e9 else f"{size / 1e9:.3g} GB"
 
 
 class RunningAverage:
@@ -180,13 +224,14 @@ class SnapshotTeacher(nn.Module):
     def __init__(
         self,
         folder: Path | str,
-        interval: Schedule | Duration | str | int,
+        interval: Schedule | Duration | str | int | TeacherUpdates,
         network: nn.Module | Callable[[], nn.Module] | None = None,
         *,
         total: int | None = None,
         steps_per_epoch: int | None = None,
         prefix: str | None = None,
         wait: float = 0.0,
+        dtype: torch.dtype | None = None,
         role: str | None = None,
         trust_code: bool = False,
     ) -> None:
@@ -201,6 +246,7 @@ class SnapshotTeacher(nn.Module):
             steps_per_epoch: the length of an epoch in steps.
             prefix: the prefix of the weights' names in the files, such as "model." in Lightning's.
             wait: the most seconds to wait for a snapshot that is still to come.
+            dtype: the precision of the teacher, such as torch.bfloat16; inputs in floating point are converted to it.
             role: the role of a run with --record.
             trust_code: import user code that the run's spec names.
         """
@@ -221,7 +267,13 @@ class SnapshotTeacher(nn.Module):
             made, self._prefix, steps_per_epoch = Logits(loaded), "", steps_per_epoch or epoch
         else:
             raise UserError(f"The weights in {folder} need a network: give network=, a function that makes it.")
-        self.teacher_updates = TeacherUpdates(interval, steps_per_epoch, total)
+        self.total, self.steps_per_epoch = total, steps_per_epoch
+        self.teacher_updates = (
+            interval if isinstance(interval, TeacherUpdates) else TeacherUpdates(interval, steps_per_epoch, total)
+        )
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise UserError(f"dtype must be one of floating point, such as torch.bfloat16; got {format_value(dtype)}.")
+        self._dtype = dtype
         # An ordinary assignment would make it a submodule, whose weights optimizers and checkpoints see.
         object.__setattr__(self, "network", made.requires_grad_(False).eval())
         object.__setattr__(self, "_loaded", loaded)
@@ -235,16 +287,32 @@ class SnapshotTeacher(nn.Module):
             tensors = self._store.read_when_available(updates, self.wait)
             if tensors is None:
                 raise self._missing(updates, step)
-            load_weights(self._loaded, tensors, self._prefix, self._store.find(updates) or self.folder)
+            is_first = self.updates is None
+            self._store.load(updates, self._loaded, self._prefix, tensors, check_frozen=is_first)
+            if is_first and self._dtype is not None:  # not before: frozen parameters are compared as they were given
+                self.network.to(self._dtype)
             self.updates = updates
         return self
+
+    def check_snapshots(self, steps: range) -> None:
+        """Refuse a run over these steps if a snapshot is missing; with `wait` it may still come."""
+        present = {} if self.wait else self._store.available()
+        for step in () if self.wait else steps:
+            if (updates := self.teacher_updates.at(step)) not in present:
+                raise self._missing(updates, step)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Return the network's output, without gradients."""
         if self.updates is None:
             raise UserError("A SnapshotTeacher must know the student's step before it is called: teacher.seek(step).")
+        if self._dtype is not None:
+            inputs, named = tuple(map(self._convert, inputs)), {k: self._convert(value) for k, value in named.items()}
         with torch.no_grad():
             return self.network(*inputs, **named)
+
+    def _convert(self, value: Any) -> Any:
+        is_floating = isinstance(value, Tensor) and value.is_floating_point()
+        return value.to(self._dtype) if is_floating else value
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the network, if torch finds none; names like `__copy__` are never the network's."""
@@ -300,6 +368,11 @@ def _build_recorded(store: RunSnapshots, trust_code: bool) -> tuple[nn.Module, i
         raise UserError(
             f"{store.run} was given a {own[0]} of your own: give network=, a function that makes its network."
         )
+    # They need libraries that snapshots of other trainers do without.
+    from spacedkd.config.optimizer import OptimizerSpec, RateSpec
+    from spacedkd.config.resolve import resolve
+    from spacedkd.training.build import build_models
+
     run = resolve(replace(spec, rate=RateSpec(), optimizer=OptimizerSpec(), objects={}))
     learner = next(
         model

@@ -11,11 +11,12 @@ will be, recorded. In files, "path" is an older word for a trajectory and "versi
 """
 
 import difflib
+import hashlib
 import pickle
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +45,10 @@ from spacedkd.runtime.files import Folder, as_folder, make_durable, write_errors
 from spacedkd.runtime.locks import is_held
 
 POLL_SECONDS = 0.2
+RECORD = "spacing.json"
+"""what a `Spacing` has written into its folder of snapshots: the length and the batches of the teacher's run"""
+TRAINED = "trained"
+"""key in a snapshot that holds trained parameters alone: the digest of the frozen ones"""
 Settings = Mapping[str, Any]
 """settings that determine the weights of a role, by the names they have in error messages"""
 
@@ -75,9 +80,31 @@ class SnapshotStore(ABC):
         """Return advice for a snapshot that will never come; None if it may still come."""
         return None
 
-    def load(self, update: int, network: nn.Module) -> None:
-        """Load the weights and statistics of a snapshot into a network; those of another network are refused."""
-        load_weights(network, self.read(update), "", self.find(update) or self.folder)
+    def frozen_digest(self, update: int) -> str | None:
+        """Return the digest of the frozen parameters that a snapshot leaves out; None where it holds all weights."""
+        return None
+
+    def load(
+        self,
+        update: int,
+        network: nn.Module,
+        prefix: str = "",
+        tensors: Mapping[str, Tensor] | None = None,
+        check_frozen: bool = True,
+    ) -> None:
+        """Load the weights and statistics of a snapshot into a network; those of another network are refused.
+
+        `tensors` is what `read` has returned, if it was read before. `check_frozen` compares parameters that the
+        snapshot leaves out with the network's.
+        """
+        tensors, source = self.read(update) if tensors is None else tensors, self.find(update) or self.folder
+        frozen = self.frozen_digest(update)
+        load_weights(network, tensors, prefix, source, partly=frozen is not None)
+        if check_frozen and frozen is not None and frozen != digest_of_frozen(network, leave_out=tensors.keys()):
+            raise UserError(
+                f"{source} holds trained parameters alone, and the frozen ones of the network given "
+                f"({type(network).__name__}) are others: give network= the base that was trained upon."
+            )
 
     def read_when_available(self, update: int, seconds: float) -> dict[str, Tensor] | None:
         """Return the tensors of a snapshot as soon as it is complete; None if it does not come in time.
@@ -121,6 +148,11 @@ def open_store(folder: Path, role: str | None = None, wait: float = 0.0) -> Snap
         store = FolderSnapshots(folder)
         if store.available():
             return store
+    if adapters := next(folder.glob("checkpoint-*/adapter_model.safetensors"), None):
+        raise UserError(
+            f"{adapters.parent} holds adapters of PEFT alone, under names that are not the network's: train the "
+            "teacher with spacing.transformers.teacher(), whose snapshots hold them too."
+        )
     waited = f" (waited {wait:g} s)" if wait else ""
     raise UserError(
         f"{folder} has no snapshots: neither step-N.safetensors nor checkpoint-N/ nor ...step=N.ckpt, and it "
@@ -216,6 +248,9 @@ class FolderSnapshots(SnapshotStore):
                             f"{snapshots[update].name} and {path.name}: remove one of them."
                         )
                     snapshots[update] = path
+        own = self._kinds[0][0]
+        if len(kinds) > 1 and own in kinds and (self.folder / RECORD).is_file():  # with checkpoints of the same run
+            return kinds[own]
         if len(kinds) > 1:
             raise UserError(f"{self.folder} has snapshots of several kinds, {' and '.join(kinds)}: keep one of them.")
         return next(iter(kinds.values()), {})
@@ -230,34 +265,63 @@ class FolderSnapshots(SnapshotStore):
         files = hugging_face_files(snapshot) if snapshot.is_dir() else [snapshot]
         return {name: tensor for file in files for name, tensor in _read_safetensors(file).items()}
 
-    def save(self, update: int, network: nn.Module) -> Path:
+    def frozen_digest(self, update: int) -> str | None:
+        file = self.available()[update]
+        return _read_metadata(file).get(TRAINED) if file.suffix == ".safetensors" else None
+
+    def own_files(self) -> dict[int, Path]:
+        """Return the snapshots of our own kind, also beside those of others: number of updates -> file."""
+        files = [*self.folder.iterdir()] if self.folder.is_dir() else []
+        matches = ((self._kinds[0][1].fullmatch(file.name), file) for file in files)
+        return {int(match[1]): file for match, file in matches if match}
+
+    def remove_after(self, update: int) -> None:
+        """Remove our snapshots after more updates, where this is the first of several processes."""
+        for later, file in self.own_files().items() if is_first_process() else ():
+            if later > update:
+                file.unlink()
+
+    def save(self, update: int, network: nn.Module, trained_only: bool = False) -> Path:
         """Write a snapshot, where this is the first of several processes. One that is there already must be equal."""
         file = self.folder / f"step-{update}.safetensors"
-        if not _is_first_process():
+        if not is_first_process():
             return file
-        tensors = tensor_file.copy_to_cpu(state_of(network))
+        state = state_of(network, trained_only)
+        tensors = tensor_file.copy_to_cpu(state)
         if file.exists() and not self.overwrite:
             _check_equal(file, tensors)
             return file
         with write_errors(self.folder):
             make_durable(self.folder)
-        tensor_file.write(file, tensors, {"updates": str(update)})
+        trained = {TRAINED: digest_of_frozen(unwrapped(network), leave_out=state.keys())} if trained_only else {}
+        tensor_file.write(file, tensors, {"updates": str(update), **trained})
         return file
 
 
 def _read_safetensors(file: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file; one that spacedkd has written is checked against its checksum."""
+    metadata = _read_metadata(file)
+    if "checksum" in metadata or "digest" in metadata:
+        return tensor_file.read(file, metadata.keys() - {"checksum", "digest"})[1]
+    with _damage(file), safe_open(file, framework="pt", device="cpu") as opened:
+        return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  it is no mapping
+
+
+def _read_metadata(file: Path) -> dict[str, str]:
+    with _damage(file), safe_open(file, framework="pt", device="cpu") as opened:
+        return opened.metadata() or {}
+
+
+@contextmanager
+def _damage(file: Path) -> Iterator[None]:
     try:
-        with safe_open(file, framework="pt", device="cpu") as opened:
-            metadata = opened.metadata() or {}
-            if "checksum" not in metadata and "digest" not in metadata:
-                return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  it is no mapping
+        yield
     except (SafetensorError, OSError) as error:
         raise Damaged(f"{file} cannot be read: {first_line(error)}. Make it again.") from None
-    return tensor_file.read(file, metadata.keys() - {"checksum", "digest"})[1]
 
 
-def _is_first_process() -> bool:
+def is_first_process() -> bool:
+    """Return whether this is the process that writes, of those of torch.distributed or of a launcher."""
     is_alone = not (distributed.is_available() and distributed.is_initialized())
     return (processes.rank() if is_alone else distributed.get_rank()) == 0
 
@@ -414,9 +478,14 @@ def unwrapped(network: nn.Module) -> nn.Module:
     return network
 
 
-def state_of(network: nn.Module) -> dict[str, Tensor]:
-    """Return a network's weights and statistics by the names they have without DDP and torch.compile."""
-    state = unwrapped(network).state_dict()
+def state_of(network: nn.Module, trained_only: bool = False) -> dict[str, Tensor]:
+    """Return a network's weights and statistics by the names they have without DDP and torch.compile.
+
+    With `trained_only`, parameters that do not require gradients are left out.
+    """
+    network = unwrapped(network)
+    frozen = _frozen(network) if trained_only else {}
+    state = {name: value for name, value in network.state_dict().items() if name not in frozen}
     for name, value in state.items():
         if not isinstance(value, Tensor) or isinstance(value, DTensor):
             kind = "sharded over processes" if isinstance(value, DTensor) else type(value).__name__
@@ -424,12 +493,37 @@ def state_of(network: nn.Module) -> dict[str, Tensor]:
     return state
 
 
-def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], prefix: str, source: Path) -> None:
+def _frozen(network: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters that do not require gradients; tied ones by each of their names."""
+    parameters = network.named_parameters(remove_duplicate=False)
+    return {name: value for name, value in parameters if not value.requires_grad}
+
+
+def digest_of_frozen(network: nn.Module, leave_out: Collection[str]) -> str:
+    """Return a digest of a network's parameters besides those left out: their names, shapes and first numbers.
+
+    All numbers of a language model would take minutes; the first ones tell other weights as well.
+    """
+    digest = hashlib.sha256()
+    for name, value in sorted(network.named_parameters(remove_duplicate=False)):
+        if name not in leave_out:
+            first = value.detach().reshape(-1)[:64].cpu().to(torch.bfloat16)  # a base may be loaded in any precision
+            digest.update(f"{name} {[*value.shape]} ".encode() + _bits(first).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def load_weights(
+    network: nn.Module, tensors: Mapping[str, Tensor], prefix: str, source: Path, partly: bool = False
+) -> None:
     """Load the tensors whose names begin with `prefix` into a network; they must be exactly its own.
 
-    A tensor that the network has under two names (tied weights) may be saved under one of them.
+    A tensor that the network has under two names (tied weights) may be saved under one of them. With `partly`,
+    parameters that have no tensor stay as they are.
     """
     expected = network.state_dict()
+    if partly:
+        parameters = {name for name, _ in network.named_parameters(remove_duplicate=False)}
+        expected = {name: value for name, value in expected.items() if name in tensors or name not in parameters}
     own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
     missing = [name for name in expected if name not in own]
     for name in [*missing]:
@@ -445,7 +539,7 @@ def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], prefix: str,
     if misshapen:
         name = misshapen[0]
         raise UserError(f"{misfit}{name!r} is {[*own[name].shape]} there and {[*expected[name].shape]} in the network.")
-    network.load_state_dict(own)
+    network.load_state_dict(own, strict=not partly)
 
 
 def _is_tied(one: Tensor, other: Tensor) -> bool:

@@ -1,0 +1,2 @@
+# What an export has written
+from .export import Exported as Exported
