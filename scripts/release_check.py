@@ -20,7 +20,7 @@ USER_FILE = """\
 import spacedkd
 
 run = spacedkd.train(spacedkd.RunSpec(schedule=spacedkd.Spaced("1.5ep")), "runs/mine")
-reveal_type(run.accuracies)
+reveal_type(run.accuracy)
 spacedkd.RunSpec(epochs="ten")
 """
 TINY = "--data digits --train-limit 40 --width 4 --epochs 2 --batch-size 8 --interval 1ep --out runs/tiny"

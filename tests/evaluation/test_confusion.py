@@ -56,7 +56,7 @@ def test_confusions_are_counted(run: Run) -> None:
         (f"digit{number}", labels.count(number), pairs[number, number]) for number in range(3)
     ]
     assert sum(each["train"] for each in measured["classes"]) == 120
-    assert sum(each["right"] for each in measured["classes"]) / len(labels) == run.accuracies
+    assert sum(each["right"] for each in measured["classes"]) / len(labels) == run.accuracy
 
 
 def test_the_images_with_the_largest_loss_are_named_and_shown(run: Run) -> None:

@@ -199,7 +199,7 @@ def test_a_table_without_pandas_is_one_line(tmp_path: Path, monkeypatch: pytest.
 def test_reading_a_run_imports_neither_torch_nor_pandas(tmp_path: Path) -> None:
     folder = write_runs(tmp_path, [ARM])[0]
     code = (
-        f"import sys, spacedkd; run = spacedkd.read_run({str(folder)!r}); run._repr_html_(); print(run.accuracies); "
+        f"import sys, spacedkd; run = spacedkd.read_run({str(folder)!r}); run._repr_html_(); print(run.accuracy); "
         "assert not {'torch', 'pandas'} & {*sys.modules}"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

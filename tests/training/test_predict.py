@@ -97,7 +97,7 @@ def test_files_of_folders_of_any_size(tmp_path: Path, data: dict[str, Any], netw
     assert predictions[0].image == min(str(path) for path in Path(place).glob("val/*/*.png"))
     test = sources.load(run.spec.data).test
     right = np.mean([prediction.label == Path(prediction.image).parent.name for prediction in predictions])
-    assert abs(right - run.accuracies) <= 1 / len(test), "as the run was evaluated"
+    assert abs(right - run.accuracy) <= 1 / len(test), "as the run was evaluated"
 
 
 def test_a_network_of_ones_own_predicts_after_training(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Run:
     """A finished run; `train` and `read_run` return one.
 
     run = read_run("runs/kd")
-    run.accuracies, run.score("best"), run.cost["updates"]  # numbers
+    run.accuracy, run.score("best"), run.cost["updates"]  # numbers
     run.student(images), run.predict(["cat.png"])         # the network, and classes of images
     run.curves, run.results                               # pandas DataFrames
     run.plot()                                            # matplotlib; `run` alone is a picture in a notebook
