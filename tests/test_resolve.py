@@ -17,6 +17,7 @@ from spacedkd.config.serialization import to_json
 from spacedkd.data.run_data import from_datasets
 from spacedkd.data.sources import load, resolve_data
 from spacedkd.runtime import processes
+from spacedkd.training import Event
 from tests.conftest import TINY
 from tests.training.stopping import train_until
 
@@ -77,10 +78,16 @@ def test_a_run_without_deterministic_kernels_says_so(tmp_path: Path) -> None:
     spec = without_determinism(replace(TINY, epochs=1))
     assert spec.fingerprint() == replace(TINY, epochs=1).fingerprint()
     assert "deterministic" not in to_json(TINY)["engine"]
-    train(spec, tmp_path / "free")
-    assert (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark) == (False, True)
-    train(replace(TINY, epochs=1), tmp_path / "exact")
-    assert (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark) == (True, False)
+    flags: list[tuple[bool, bool]] = []
+
+    def look(event: Event) -> None:
+        flags.append((torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark))
+
+    train(spec, tmp_path / "free", callback=look)
+    assert {*flags} == {(False, True)}
+    flags.clear()
+    train(replace(TINY, epochs=1), tmp_path / "exact", callback=look)
+    assert {*flags} == {(True, False)}
     free, exact = (
         json.loads((tmp_path / name / "result.json").read_text())["environment"] for name in ("free", "exact")
     )

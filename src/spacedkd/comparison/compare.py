@@ -146,7 +146,7 @@ def _objects_of_arms(
     specs, objects = {}, {}
     for label, spec in arms.items():
         own = {name: value.get(label) if isinstance(value, Mapping) else value for name, value in given.items()}
-        specs[label], of_arm = Objects.given(spec, **own)
+        specs[label], of_arm = Objects.of_call(spec, **own)
         if of_arm != Objects():
             objects[label] = of_arm
     return specs, objects

@@ -46,16 +46,16 @@ class Objects:
     method: Method | None = None
 
     @classmethod
-    def given(cls, spec: RunSpec, **given: Any) -> tuple[RunSpec, Objects]:
+    def of_call(cls, spec: RunSpec, **arguments: Any) -> tuple[RunSpec, Objects]:
         """Return the spec and the objects of a call such as `train(spec, folder, network=..., method="dkd")`.
 
         Names, and specs such as `NetworkSpec`, belong into the spec; one that has another there is refused.
         """
         named: dict[str, Any] = {}
-        for what, value in given.items():
+        for what, value in arguments.items():
             if isinstance(value, str | NetworkSpec | DataSpec | MethodSpec):
                 named[what] = _put_into(spec, what, value)
-        return replace(spec, **named), cls(**{name: value for name, value in given.items() if name not in named})
+        return replace(spec, **named), cls(**{name: value for name, value in arguments.items() if name not in named})
 
     def __post_init__(self) -> None:
         for name in ("network", "teacher"):

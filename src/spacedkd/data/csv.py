@@ -102,8 +102,8 @@ def _choose_column(
         if name not in row:
             raise unknown(f"column of {location}", name, row)
         return name
-    left = [column for column in row if column not in but]
-    likely = [column for column in left if column.strip().lower() in usual] or (left if len(left) == 1 else [])
+    others = [column for column in row if column not in but]
+    likely = [column for column in others if column.strip().lower() in usual] or (others if len(others) == 1 else [])
     if len(likely) != 1:
         raise UserError(f"{location} has the columns {', '.join(row)}: choose the {kind}s with --{kind}-column NAME.")
     return likely[0]

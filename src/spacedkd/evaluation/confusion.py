@@ -1,4 +1,4 @@
-"""What the student predicts for the test images: which classes it confuses, and the images it is most wrong about.
+"""Predictions of the student for the test images: confused classes, and the images with the largest loss.
 
     confusion    how many test images of a class the deepest head gives another class
     loss         -log p(class) of an image, p the softmax of the logits
@@ -124,7 +124,7 @@ class Confusion(Instrument):
         names, train = data.info.classes, _training_images(data.train)
         of_class, right = Counter(label for label, _ in pairs), Counter(label for label, own in pairs if label == own)
         confused = Counter((label, other) for label, other in pairs if label != other)
-        kept = _Kept(part, _raw_split(subject), pairs, probability.tolist(), loss.tolist())
+        images = _TestImages(part, _raw_split(subject), pairs, probability.tolist(), loss.tolist())
         wrong_first = loss.argsort(descending=True, stable=True)[: max(self.pictures, LINES)].tolist()
         first = {label: row for row, (label, _) in reversed([*enumerate(pairs)])}
         return {
@@ -141,8 +141,8 @@ class Confusion(Instrument):
                 {"label": label, "predicted": other, "images": images}
                 for (label, other), images in sorted(confused.items(), key=lambda item: (-item[1], item[0]))
             ],
-            "largest_loss": [kept.image(row, number < self.pictures) for number, row in enumerate(wrong_first)],
-            "samples": [kept.image(first[label], True) for label in sorted(first)[: self.pictures]],
+            "largest_loss": [images.image(row, number < self.pictures) for number, row in enumerate(wrong_first)],
+            "samples": [images.image(first[label], True) for label in sorted(first)[: self.pictures]],
         }
 
     @classmethod
@@ -212,7 +212,7 @@ def _picture(entry: ImageEntry, names: Sequence[str]) -> Picture:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _TestImages:
     """Test images and what was predicted for them, of which some are kept."""
 
     part: Part

@@ -1,4 +1,4 @@
-"""What a notebook shows of runs and comparisons: summaries as HTML, plots with matplotlib, and pages.
+"""Runs and comparisons in a notebook: summaries as HTML, plots with matplotlib, and pages.
 
 `report` is the public function, which writes a page and returns an object that shows it. `Run` and `Comparison` call
 the other functions by name.

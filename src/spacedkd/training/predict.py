@@ -85,7 +85,7 @@ def predict(
     check_between("top", top, 1)
     check_between("batch_size", batch_size, 1)
     config = _config(run, which)
-    preparation = _preparation(run, config)
+    preparation = make_preparation(run, config)
     named = [*_each_image(images)]
     device = device_for(accelerator)
     kept = which == "last" and network is None and not trust_code
@@ -133,8 +133,8 @@ def _each_image(images: Any) -> Iterator[NamedImage]:
     """Yield every image; those without a file are named by their position."""
     several = [*images] if isinstance(images, list | tuple) else [images]
     position = 0
-    for one in several:
-        for name, content in _contents(one):
+    for image in several:
+        for name, content in _contents(image):
             yield NamedImage(name or str(position), content)
             position += 1
 
@@ -180,7 +180,7 @@ def _rows(array: np.ndarray | Tensor) -> Iterator[Tensor]:
 
 
 @dataclass(frozen=True)
-class _Preparation:
+class ImagePreparation:
     """The way from an image to an input, as in the evaluation of a run."""
 
     location: str
@@ -233,26 +233,26 @@ def _decode_file(path: Path) -> Image.Image:
         raise BadImage(f"cannot be read: {error.strerror}") from None
 
 
-def _preparation(run: Run, config: dict[str, Any]) -> _Preparation:
+def make_preparation(run: Run, config: dict[str, Any]) -> ImagePreparation:
     about, data = config.get("pretrained_cfg") or config, run.spec.data
     mean, std = about.get("mean"), about.get("std")
     if not prepares_images(data) or not mean or not std:
-        return _Preparation(str(run.folder), None)
+        return ImagePreparation(str(run.folder), None)
     normalisation = tuple(map(float, mean)), tuple(map(float, std))
     if data.image_size is not None:
         fit = get_augmentation(data.augmentation or "").fit(data.image_size)
-        return _Preparation(str(run.folder), normalisation, fit)
+        return ImagePreparation(str(run.folder), normalisation, fit)
     scales = run.spec.network.options.get("input_size") is not None
     size = about.get("input_size")
-    return _Preparation(str(run.folder), normalisation, size=None if scales or size is None else (size[1], size[2]))
+    return ImagePreparation(str(run.folder), normalisation, size=None if scales or size is None else (size[1], size[2]))
 
 
 def _stack(names: Sequence[str], inputs: Sequence[Tensor]) -> Tensor:
     """Return inputs as one batch; refuse inputs of different shapes by the first two that differ."""
-    for name, one in zip(names, inputs, strict=True):
-        if one.shape != inputs[0].shape:
+    for name, tensor in zip(names, inputs, strict=True):
+        if tensor.shape != inputs[0].shape:
             raise UserError(
-                f"{names[0]} and {name} have different shapes, {[*inputs[0].shape]} and {[*one.shape]}: predict them "
-                "one by one."
+                f"{names[0]} and {name} have different shapes, {[*inputs[0].shape]} and {[*tensor.shape]}: predict "
+                "them one by one."
             )
     return torch.stack([*inputs])

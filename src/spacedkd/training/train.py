@@ -92,7 +92,7 @@ def train(
     check_spec(spec)
     check_folder("folder", folder)
     check_loggers(loggers)
-    spec, objects = Objects.given(
+    spec, objects = Objects.of_call(
         spec, network=network, teacher=teacher, data=data, collate=collate, optimizer=optimizer, lr=lr, method=method
     )
     library = Library()
