@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from spacedkd import (
     EngineSpec,
@@ -264,6 +264,24 @@ class KeepsGradients(KD):
 def test_a_method_of_ones_own_that_uses_more_than_one_call(tmp_path: Path, method: KD, named: str) -> None:
     with pytest.raises(UserError, match=named):
         train(replace(SHORT, schedule=Online(), cache_targets=True), tmp_path / "run", method=method)
+
+
+class NoisyWhileFrozen(nn.Module):
+    """A network that draws random numbers in evaluation too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(64, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.fc(images.mean(1).flatten(1))
+        return logits + 0.01 * torch.randn_like(logits)
+
+
+def test_a_teacher_that_draws_while_it_is_frozen(tmp_path: Path) -> None:
+    spec = replace(SHORT, network=NetworkSpec(), method=MethodSpec("kd", {"feature_weight": 0}), cache_targets=True)
+    with pytest.raises(UserError, match="random"):
+        train(spec, tmp_path / "run", network=NoisyWhileFrozen)
 
 
 def test_damage_and_loss_are_refused_and_restored(tmp_path: Path, written: Path) -> None:

@@ -50,7 +50,12 @@ def compare(
     ] = False,
     jobs: Annotated[int | None, flag("runs at a time", "one for each GPU or core", "COUNT")] = None,
     sharing: Annotated[
-        bool, flag("train a teacher that several arms have in common once for all of them", "yes")
+        bool,
+        flag(
+            "train a teacher that several arms have in common once for all of them, and let students that see it at "
+            "the same steps share its outputs",
+            "yes",
+        ),
     ] = True,
     ray: Annotated[
         str | None,
@@ -235,7 +240,9 @@ def say_left(forecast: ComparisonForecast) -> None:
     """Print what all runs together will still take."""
     from spacedkd.reporting.formatting import amount, duration
 
+    targets = sum(run.disk.targets for run in forecast.runs)
+    cached = f", {amount(targets, 'B')} of it cached targets" if targets else ""
     say(
         f"{duration(forecast.seconds_left)} left with {forecast.at_once} at a time, "
-        f"{amount(forecast.memory, 'B')} of memory, {amount(forecast.disk, 'B')} of disk."
+        f"{amount(forecast.memory, 'B')} of memory, {amount(forecast.disk, 'B')} of disk{cached}."
     )

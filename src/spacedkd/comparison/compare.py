@@ -78,9 +78,11 @@ def compare(
     copied to each.
 
     Where the folder has runs already, "resume" uses finished ones as they are and continues the others, "restart"
-    removes them and trains all again, and "error" refuses the folder. Arms with equal teachers
-    share one, to the same bits, unless `sharing` is False. With the address of a `ray` cluster, or "auto" for the one
-    this machine belongs to, runs are trained there, as many at once as there is room for.
+    removes them and trains all again, and "error" refuses the folder.
+
+    Arms with equal teachers share one, and students that see it at the same steps share its outputs, to the same bits,
+    unless `sharing` is False. With the address of a `ray` cluster, or "auto" for the one this machine belongs to, runs
+    are trained there, as many at once as there is room for.
 
     A run that diverges is left out, and listed under `diverged`; it is not trained again unless its folder is deleted.
     A run that fails by an exception, or whose process dies, is listed under `failed`; the others continue, and the same

@@ -1,8 +1,9 @@
 """Arms with equal teachers share one: a run trains the teacher and records its snapshots, the others replay them.
 
-`share_teachers` sets `record` or `teacher_path` in specs. While the runs train, `replace_lost_recorders` trains a
-teacher alone if the run that recorded it is lost, and `remove_passed_snapshots` removes snapshots that no run needs any
-more.
+`share_teachers` sets `record` or `teacher_path` in specs. Of students that see the same teacher at the same steps one
+caches its outputs, the others read them: `share_targets` sets `cache_targets` or `targets_path`. While the runs train,
+`replace_lost_recorders` trains a teacher alone if the run that recorded it is lost, and `remove_passed_snapshots` and
+`remove_passed_targets` remove what no run needs any more.
 """
 
 import json
@@ -26,6 +27,7 @@ from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import Diverged, RunFailed, SnapshotsGone, TargetsGone, UserError
 from spacedkd.runtime.files import Folder, resolve_links
 from spacedkd.runtime.processes import print_notice
+from spacedkd.runtime.user_code import is_user_code
 from spacedkd.schedule import Offline, Schedule
 from spacedkd.timeline import updates_seen
 from spacedkd.training.forecast import count_flops
@@ -200,6 +202,8 @@ def cacheable_targets(run: ResolvedRun, models: Mapping[str, nn.Module]) -> Cach
     spec = run.spec
     if spec.cache_targets or spec.targets_path is not None or spec.engine.processes > 1:
         return None
+    if is_user_code(spec.method.name):  # which may use more of its teacher than one call
+        return None
     try:
         settings = target_settings(run, models)
     except UserError:
@@ -228,9 +232,11 @@ def share_targets(jobs: Sequence[Job], targets: Mapping[str, CacheableTargets | 
             recorder = str(resolve_links(job.folder)) if job.spec.record else job.spec.teacher_path
             groups.setdefault((job.seed, own.name, recorder), []).append((job, own))
     changed: dict[Path, Job] = {}
+    size = 0
     for group in groups.values():
         writer, own, readers = max(_possible_writers(group), key=lambda possible: len(possible[2]))
-        if readers and _has_room(own.size, writer.folder):
+        if readers and _has_room(size + own.size, writer.folder):
+            size += own.size
             path = str(resolve_links(writer.folder))
             changed[writer.folder] = writer._replace(spec=replace(writer.spec, cache_targets=True))
             for job in readers:

@@ -194,7 +194,8 @@ class EngineSpec:
     pipeline: bool = False
     """teacher and student learn at the same time, in two processes with a device each"""
     keep_path: bool = False
-    """keep the snapshots of a teacher that arms share or that --pipeline hands over, which are deleted otherwise"""
+    """keep the snapshots of a teacher, and its cached targets, that arms share or that --pipeline hands over, which are
+    deleted otherwise"""
 
     def __post_init__(self) -> None:
         check_fields(self)

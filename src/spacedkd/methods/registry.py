@@ -35,7 +35,7 @@ def build_method(spec: MethodSpec) -> Method:
     """
     method_class: Any = load_object(spec.name) if ":" in spec.name else METHODS[spec.name]
     if not (isinstance(method_class, type) and is_dataclass(method_class)):
-        raise UserError(f"{spec.name} is not a method: it must name a dataclass that follows spacedkd.Method.")
+        raise UserError(f"{spec.name} is not a method: it must name a dataclass that follows spacedkd.methods.Method.")
     return from_json(method_class, spec.options, f"method {spec.name}")  # type: ignore[return-value]
 
 

@@ -29,7 +29,13 @@ from spacedkd.runtime.files import Folder
 from spacedkd.runtime.locks import is_held
 from spacedkd.schedule import Turn
 from spacedkd.timeline import Block, updates_by_step
-from spacedkd.trajectory.identity import check_shareable, describe_setting, first_difference, trajectory_settings
+from spacedkd.trajectory.identity import (
+    check_shareable,
+    describe_setting,
+    draws_random_numbers,
+    first_difference,
+    trajectory_settings,
+)
 from spacedkd.trajectory.store import POLL_SECONDS, Settings
 from spacedkd.trajectory.targets import INDEX, Targets, TargetsForm, draw_seed, parse_form, read_index
 
@@ -90,8 +96,15 @@ def target_settings(
     updates = [*updates_by_step(run.timeline.after(0), role, by=student)]
     has_features = uses_features(run.method)
     form = parse_form(spec.targets_form)
+    if form.count and spec.task != "classification":
+        raise UserError(f"targets_form {form} is of the classes of whole items, not of task {spec.task}: use float16.")
     form.check_classes(len(run.data.info.classes))
     _check_draws(form, run.method)
+    if draws_random_numbers(models[teacher], run.data.info.sample, training=False):
+        raise UserError(
+            f"Targets of {spec.method.name} cannot be cached: its teacher draws random numbers while it is frozen, and "
+            "the student's own would be others without it."
+        )
     of_teacher = (trajectories or {}).get(role)
     if of_teacher is None:
         learns = role in run.roles

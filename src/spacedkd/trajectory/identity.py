@@ -95,14 +95,14 @@ def trajectory_settings(run: ResolvedRun, role: str, models: Mapping[str, nn.Mod
     return settings
 
 
-def draws_random_numbers(model: nn.Module, sample: Inputs) -> bool:
-    """Return whether a forward pass in train mode draws random numbers, which are seeded by the name of the role."""
+def draws_random_numbers(model: nn.Module, sample: Inputs, training: bool = True) -> bool:
+    """Return whether a forward pass draws random numbers, which are seeded by the name of the role that learns."""
 
     def states() -> tuple[Any, ...]:
         kind, keys, *rest = np.random.get_state(legacy=True)
         return torch.random.get_rng_state().tolist(), random.getstate(), (kind, *keys, *rest)
 
-    copy, before = deepcopy(model).train(), states()
+    copy, before = deepcopy(model).train(training), states()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         copy(sample)
         return states() != before
