@@ -33,7 +33,8 @@ def curves_in(html: str) -> int:
 def test_a_run_shows_accuracies_curves_and_cost(tmp_path: Path) -> None:
     html = read_run(write_runs(tmp_path, [ONLINE])[0])._repr_html_()
     assert curves_in(html) == 2, "teacher and student"
-    assert "70.0" in html
+    cells = re.findall(r"<td><b>(.*?)</b></td>", html)
+    assert cells == ["70.0", "70.0"], "of teacher and student, after the last epoch"
     assert "80 updates" in html
     assert all(rule.startswith(".spacedkd {") for rule in re.findall(r"<style>\s*(.{11})", html))
 

@@ -104,7 +104,7 @@ def _confusion(matrix: ConfusionMatrix) -> Markup:
             style = f"background: color-mix(in srgb, var({colour}) {60 * share:.0f}%, transparent)" if images else None
             cells.append(tag("td", str(images) if images else "", style=style))
         rows.append(tag("tr", tag("th", matrix.classes[label], scope="row"), *cells))
-    table = tag("table", tag("thead", head), tag("tbody", *rows))
+    table = tag("table", tag("thead", head), tag("tbody", *rows), class_="confusion")
     frame = tag("div", table, class_="scroll", role="region", aria_label="Confusion matrix", tabindex=0)
     return join(
         tag("h3", "Confusion matrix"), note(f"Rows: class. Columns: prediction. Numbers: test images.{some}"), frame

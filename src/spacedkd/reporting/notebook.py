@@ -33,9 +33,11 @@ _STYLE = f"""
 
 def run_html(run: Run) -> str:
     """Return accuracies, learning curves and cost of a run as an HTML element."""
+    from spacedkd.reporting.page import reached
+
     return _element(
         tag("h3", f"{run.name}, seed {run.seed}"),
-        html_table(tables.of_run(run)),
+        html_table(reached([run])),
         legend(plots.role_colours(run.roles).items(), "all"),
         plots.roles_chart([run]),
         note(

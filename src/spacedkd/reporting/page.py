@@ -30,6 +30,7 @@ from spacedkd.reporting.html import (
 )
 from spacedkd.reporting.schedules import interval_section, schedule_section
 from spacedkd.reporting.table import Cell, Column, Table
+from spacedkd.runs.result import Run
 from spacedkd.runs.schema import PairedDifference
 from spacedkd.runtime.files import write_text
 
@@ -321,23 +322,23 @@ def _results_of_one(comparison: ComparisonDocument, arm: Arm) -> Iterator[Markup
     sentences = f"{findings.metric_title([arm])} in percent, of every head"
     sentences += f": mean over {len(arm.runs)} seeds ± half of its 95 % interval. " if len(arm.runs) > 1 else ". "
     yield note(sentences + findings.best_epoch(comparison["best_chosen_on"]))
-    yield html_table(_reached(arm))
+    yield html_table(reached(arm.runs))
     yield from _other_metrics(comparison)
 
 
-def _reached(arm: Arm) -> Table:
-    """Return every head of every role on every split of the data; moving averages too."""
+def reached(runs: Sequence[Run]) -> Table:
+    """Return every head of every role on every split of the data; moving averages too. Runs differ in their seeds."""
     rows = []
-    for role, parts in arm.first.accuracies.items():
+    for role, parts in runs[0].accuracies.items():
         for part, heads in parts.items():
             for head in heads:
-                scores = [run.accuracies[role][part][head] for run in arm.runs]
+                scores = [run.accuracies[role][part][head] for run in runs]
                 last, best = ([score[name] for score in scores] for name in ("last", "best"))
                 epochs = sorted({score["best_epoch"] for score in scores})
                 at = f"{'epoch' if len(epochs) == 1 else 'epochs'} {value_range(epochs)}"
                 rows.append([Cell(role), Cell(head), Cell(part), _mean(last, True), _mean(best, below=at)])
     titles = ("Role", "Head", "Images", "Last epoch", "Best epoch")
-    return Table("", [Column(title, None) for title in titles], rows, name=findings.metric_title([arm]))
+    return Table("", [Column(title, None) for title in titles], rows, name=runs[0].spec.metric_title)
 
 
 def _mean(values: Sequence[float], strong: bool = False, below: str | None = None) -> Cell:
