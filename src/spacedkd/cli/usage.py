@@ -193,9 +193,7 @@ _CALLED_HERE = {
     "--set method.temperature=4": "distillation-temperature kd-t kd-temperature t tau temp temperature",
     "--set network.drop_path_rate=0.1": "drop-path drop-path-rate stochastic-depth",
     "--set network.drop_rate=0.1": "drop drop-rate dropout",
-    "--set network.pretrained=true (timm's weights), --weights FILE, or --teacher-weights timm for the teacher": (
-        "pretrain pretrained use-pretrained"
-    ),
+    "--pretrained (timm's weights), --weights FILE, or --teacher-weights timm": "pretrain use-pretrained",
     "--spec FILE": "cfg config config-file config-path conf params settings yaml",
     "--teacher NAME": "model-t teacher-arch teacher-model teacher-name teacher-net teacher-network",
     "--teacher-weights RUN, or a file": "path-t pretrained-teacher teacher-checkpoint teacher-ckpt teacher-pretrained",
