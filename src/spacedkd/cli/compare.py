@@ -45,16 +45,15 @@ def compare(
     equal_cost: Annotated[
         bool,
         flag(
-            "add a control for each arm that takes k updates a step: its method unspaced, with k times the epochs", "no"
+            "add a control for each arm that takes k updates a step: its method unspaced, with k times the epochs"
         ),
     ] = False,
     jobs: Annotated[int | None, flag("runs at a time", "one for each GPU or core", "COUNT")] = None,
     sharing: Annotated[
         bool,
         flag(
-            "train a teacher that several arms have in common once for all of them, and let students that see it at "
-            "the same steps share its outputs",
-            "yes",
+            "train the teacher of every run on its own; otherwise a teacher that several arms have in common is "
+            "trained once, and students that see it at the same steps share its outputs",
         ),
     ] = True,
     ray: Annotated[

@@ -178,7 +178,7 @@ def _field(described: Flag) -> tuple[str, Any, Any]:
     if kind is tuple:
         return described.field()
     if kind is bool:
-        return name, Annotated[bool, flag(about, "no")], False
+        return name, Annotated[bool, flag(about)], False
     return name, Annotated[kind | None, flag(about, default, described.metavar or _METAVARS.get(kind, "VALUE"))], None
 
 

@@ -40,7 +40,7 @@ def reproduce(
     root: Annotated[Path, flag("the folder that holds the data sets", "data", "FOLDER")] = Path("data"),
     store: Annotated[Path, flag("where runs and tables are kept", "reproduction", "FOLDER")] = Path("reproduction"),
     plan: Annotated[
-        bool, flag("train nothing: say what it will take and what is finished", "no", also=("--dry-run",))
+        bool, flag("train nothing: say what it will take and what is finished")
     ] = False,
     max_hours: Annotated[
         float | None, flag("stop after this time; 0 only makes the tables of what is finished", "none", "HOURS")
@@ -56,7 +56,7 @@ def reproduce(
             "also keep what the tables are made of here, without networks: a store that fits into git", metavar="FOLDER"
         ),
     ] = None,
-    yes: Annotated[bool, flag("begin at scale paper without a question", "no")] = False,
+    yes: Annotated[bool, flag("begin at scale paper without a question")] = False,
 ) -> None:
     """Reproduce the paper's tables next to our numbers.
 

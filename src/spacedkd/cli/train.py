@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from spacedkd.data.sources import Library
 
 Run = Annotated[RunFlags, tyro.conf.arg(name="")]
-PLAN = flag("train nothing: run a few steps, and print what it will take and what is left", "no", also=("--dry-run",))
+PLAN = flag("train nothing: run a few steps, and print what it will take and what is left")
 
 
 def train(
@@ -40,7 +40,7 @@ def train(
     out: Annotated[Path | None, flag("the run's folder", "runs/DATA-NETWORK-METHOD-SCHEDULE-seedN", "FOLDER")] = None,
     resume: Annotated[Path | None, flag("continue this run from its last checkpoint", metavar="RUN")] = None,
     restart: Annotated[
-        bool, flag("with --resume, start that run again from its first step; its old journal is kept", "no")
+        bool, flag("with --resume, start that run again from its first step; its old journal is kept")
     ] = False,
     extend: Annotated[Path | None, flag("a new run that continues this one to more --epochs", metavar="RUN")] = None,
     plan: Annotated[bool, PLAN] = False,
