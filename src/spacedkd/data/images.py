@@ -30,7 +30,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
-from spacedkd.data import siblings
+from spacedkd.data import launch_cache
 from spacedkd.runtime import files
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.processes import total_memory
@@ -165,7 +165,7 @@ def file_stats(paths: Sequence[str]) -> np.ndarray:
                 stats[row] = stat.st_size, stat.st_mtime_ns
         return {"stats": stats}
 
-    stats = siblings.compute_once(f"stats {key.hex()}", look)["stats"]
+    stats = launch_cache.compute_once(f"stats {key.hex()}", look)["stats"]
     if _kept_stats is not None:
         _kept_stats[key] = stats
     return stats

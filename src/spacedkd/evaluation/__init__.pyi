@@ -1,5 +1,5 @@
 # ruff: noqa: I001  grouped by what they are for
-# What is measured
+# The choice of instruments, and the base class of one of your own
 from .instrument import EvaluationSpec as EvaluationSpec
 from .instrument import Instrument as Instrument
 

@@ -47,7 +47,7 @@ from spacedkd.runtime.locks import is_held
 
 POLL_SECONDS = 0.2
 RECORD = "spacing.json"
-"""what a `Spacing` has written into its folder of snapshots: the length and the batches of the teacher's run"""
+"""name of the file of a `Spacing` beside its snapshots: the length and a fingerprint of the teacher's batches"""
 TRAINED = "trained"
 """key in a snapshot that holds trained parameters alone: the digest of the frozen ones"""
 Settings = Mapping[str, Any]
@@ -129,7 +129,7 @@ class SnapshotStore(ABC):
 
 
 def poll(folder: Path, awaited: str, seconds: float) -> Iterator[None]:
-    """Yield once, and then every `POLL_SECONDS` until the seconds are over; a notice names what is awaited."""
+    """Yield at once, and then every `POLL_SECONDS` until the seconds are over; a notice names what is awaited."""
     end = time.monotonic() + seconds
     yield
     if seconds:

@@ -13,7 +13,7 @@ import pytest
 
 from spacedkd import DataSpec, EngineSpec, UserError
 from spacedkd.config.serialization import to_json
-from spacedkd.data import siblings
+from spacedkd.data import launch_cache
 from spacedkd.data.sources import Library, load
 from spacedkd.runtime import processes
 from tests.conftest import TINY
@@ -54,7 +54,7 @@ def test_what_is_shared_is_what_each_would_have_read(tmp_path: Path, monkeypatch
     alone = load(spec)
     monkeypatch.setattr(processes, "_starter", lambda: 1)
     shared = [Library().load(spec, processes=2)]
-    monkeypatch.setattr(siblings, "_process", 0)  # as another process, which counts from the beginning
+    monkeypatch.setattr(launch_cache, "_process", 0)  # as another process, which counts from the beginning
     shared.append(Library().load(spec, processes=2))
     for data in shared:
         assert data.describe() == alone.describe()
@@ -69,17 +69,17 @@ def test_a_damaged_image_is_refused_by_each_of_them(tmp_path: Path, monkeypatch:
     (images / "train" / "cat" / "001.png").write_bytes(b"no image")
     monkeypatch.setattr(processes, "_starter", lambda: 1)
     for _ in range(2):
-        monkeypatch.setattr(siblings, "_process", 0)
+        monkeypatch.setattr(launch_cache, "_process", 0)
         with pytest.raises(UserError, match=r"001\.png is not an image"):
             Library().load(DataSpec(str(images)), processes=2)
 
 
 def test_the_next_launch_looks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = DataSpec(str(images := class_folders(tmp_path / "images", count=3)))
-    with siblings.shared_by(2):
+    with launch_cache.shared_by(2):
         Library().load(spec, processes=2)
     (images / "train" / "cat" / "000.png").unlink()
-    monkeypatch.setattr(siblings, "_process", 0)  # a new process with an old number, which starts the others
+    monkeypatch.setattr(launch_cache, "_process", 0)  # a new process with an old number, which starts the others
     assert len(Library().load(spec, processes=2).train) == 5
 
 
@@ -89,30 +89,34 @@ def numbers(value: int) -> dict[str, np.ndarray]:
 
 def test_a_damaged_result_is_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_starter", lambda: 1)
-    with siblings.shared_by(2):
-        siblings.compute_once("thing", lambda: numbers(1))
+    with launch_cache.shared_by(2):
+        launch_cache.compute_once("thing", lambda: numbers(1))
         (file,) = (tmp_path / "cache").rglob("*.npz")
         file.write_bytes(file.read_bytes()[:-40] + b"x" * 40)
-        monkeypatch.setattr(siblings, "_process", 0)
-        assert siblings.compute_once("thing", lambda: numbers(2))["numbers"].tolist() == [2, 2, 2]
-        assert siblings.compute_once("thing", lambda: numbers(3))["numbers"].tolist() == [3, 3, 3]  # the second time
-    assert siblings.compute_once("thing", lambda: numbers(4))["numbers"].tolist() == [4, 4, 4]  # alone
+        monkeypatch.setattr(launch_cache, "_process", 0)
+        assert launch_cache.compute_once("thing", lambda: numbers(2))["numbers"].tolist() == [2, 2, 2]
+        assert launch_cache.compute_once("thing", lambda: numbers(3))["numbers"].tolist() == [
+            3,
+            3,
+            3,
+        ]  # the second time
+    assert launch_cache.compute_once("thing", lambda: numbers(4))["numbers"].tolist() == [4, 4, 4]  # alone
 
 
 def test_results_of_old_launches_are_removed(tmp_path: Path) -> None:
     old = tmp_path / "cache" / "spacedkd" / "launches" / "old"
     old.mkdir(parents=True)
     os.utime(old, (0, 0))
-    siblings._process = 0
-    with siblings.shared_by(2):
-        siblings.compute_once("thing", lambda: numbers(1))
+    launch_cache._process = 0
+    with launch_cache.shared_by(2):
+        launch_cache.compute_once("thing", lambda: numbers(1))
     assert not old.exists()
 
 
 def test_a_home_without_room_costs_time_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cache").write_text("a file where the folder would be")
-    with siblings.shared_by(2):
-        assert siblings.compute_once("thing", lambda: numbers(5))["numbers"].tolist() == [5, 5, 5]
+    with launch_cache.shared_by(2):
+        assert launch_cache.compute_once("thing", lambda: numbers(5))["numbers"].tolist() == [5, 5, 5]
 
 
 def test_processes_of_one_launch_have_one_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
-"""Results that one process of a run computes for the others on its machine, so that not every rank looks at all files.
+"""A cache that the processes of one launch share on a machine, so that not every rank reads all files of a dataset.
 
-`compute_once` holds a lock while it computes, and leaves the result in ~/.cache/spacedkd/launches, under a name that
-only the processes of one launch know; those that come later read it. Nothing is shared with other launches: at the
-next start every file is looked at again, by one process.
+`compute_once` holds a lock while it computes, and writes the result to ~/.cache/spacedkd/launches, under a name that
+only the processes of one launch know; processes that call it later read the result. Nothing is shared with other
+launches: at the next start one process reads all files again.
 """
 
 import os
@@ -30,35 +30,35 @@ SECONDS_KEPT = 24 * 3600
 Arrays = Mapping[str, np.ndarray]
 """a result, as arrays by name; none of them of Python objects"""
 
-_shares = False
+_is_shared = False
 _counts: Counter[str] = Counter()
 _process = 0
-"""the process that has counted: a forked one begins anew"""
+"""id of the process that has counted; a forked process counts from 0 again"""
 
 
 @contextmanager
 def shared_by(processes: int) -> Iterator[None]:
     """Let `compute_once` share its results inside of the block, if a run has several processes on this machine."""
-    global _shares
-    before, _shares = _shares, processes > 1
+    global _is_shared
+    before, _is_shared = _is_shared, processes > 1
     try:
         yield
     finally:
-        _shares = before
+        _is_shared = before
 
 
 def is_shared() -> bool:
     """Return whether other processes of the run read the same data."""
-    return _shares
+    return _is_shared
 
 
 def compute_once(what: str, compute: Callable[[], Arrays]) -> Arrays:
-    """Return what `compute` returns, computed by one process of the run on this machine.
+    """Return the result of `compute`, which one process of the run calls on this machine; `what` names the result.
 
-    All processes must call it for the same things the same number of times: the second call for one thing is answered
-    by another process's second call.
+    All processes must call it with the same names equally often: the second call with a name gets the result of the
+    second computation of that name.
     """
-    if not _shares:
+    if not _is_shared:
         return compute()
     path = _path(what)
     lock = FileLock(path.with_suffix(".lock"))  # which a kill releases
@@ -79,7 +79,7 @@ def compute_once(what: str, compute: Callable[[], Arrays]) -> Arrays:
 
 
 def _path(what: str) -> Path:
-    """Return where the next result for a thing is left by the first process of this launch that computes it."""
+    """Return the file of the next result with a name; the first process of this launch that computes it writes it."""
     global _process
     launches = cache_folder("launches")
     launch = launches / sha256(f"{socket.gethostname()} {launch_name()}".encode()).hexdigest()[:16]
@@ -87,9 +87,8 @@ def _path(what: str) -> Path:
         _process = os.getpid()
         _counts.clear()
         _remove_old(launches)
-        if (
-            starts_others()
-        ):  # none of them runs yet, so what is here is of another launch, whose process had this number
+        # The process that starts the others is alone yet: these files are of an old launch whose process had its id.
+        if starts_others():
             shutil.rmtree(launch, ignore_errors=True)
     _counts[what] += 1
     return launch / f"{sha256(f'{_counts[what]} {what}'.encode()).hexdigest()[:16]}.npz"
@@ -103,7 +102,7 @@ def _remove_old(launches: Path) -> None:
 
 
 def _read(path: Path) -> Arrays | None:
-    """Return the result that another process has left; None where there is none, or it is damaged."""
+    """Return the result that another process has written; None where there is none, or it is damaged."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}  # each with a checksum, as in any zip file
