@@ -261,7 +261,7 @@ def test_a_flag_of_a_method_is_the_same_run_as_its_option() -> None:
 def test_a_flag_of_a_method_replaces_the_option_of_the_spec_and_of_the_comparison() -> None:
     base = RunSpec(method={"name": "dkd", "options": {"temperature": 3, "warmup": 5}})
     assert spec_of("--temperature 2", base).method.options == {"temperature": 2, "warmup": 5}
-    name, spec = parse_arm("warm: --temperature 8", parse(["--temperature", "4", "--alpha", "0.5"]))
+    _, spec = parse_arm("warm: --temperature 8", parse(["--temperature", "4", "--alpha", "0.5"]))
     assert spec.method.options == {"temperature": 8, "label_weight": 0.5, "logit_weight": 0.5}
 
 
@@ -287,7 +287,7 @@ def test_a_flag_of_a_method_wins_over_a_recipe() -> None:
         ("--alpha 0.5 --logit-weight 0.5", ["--alpha", "--logit-weight"]),
         ("--alpha 0.5 --set method.logit_weight=0.5", ["--alpha", "--set method.logit_weight"]),
         ("--temperature 3 --set method.options.temperature=3", ["--temperature", "--set method.options.temperature"]),
-        ("--temperature 3 --set 'method={\"name\": \"kd\"}'", ["--temperature", "--set method"]),
+        ('--temperature 3 --set \'method={"name": "kd"}\'', ["--temperature", "--set method"]),
     ],
 )
 def test_flags_of_methods_are_refused_by_name(typed: str, named: list[str]) -> None:

@@ -44,9 +44,7 @@ def compare(
     against: Annotated[str | None, flag("the arm that all others are compared with", "the first", "NAME")] = None,
     equal_cost: Annotated[
         bool,
-        flag(
-            "add a control for each arm that takes k updates a step: its method unspaced, with k times the epochs"
-        ),
+        flag("add a control for each arm that takes k updates a step: its method unspaced, with k times the epochs"),
     ] = False,
     jobs: Annotated[int | None, flag("runs at a time", "one for each GPU or core", "COUNT")] = None,
     sharing: Annotated[

@@ -39,9 +39,7 @@ def reproduce(
     ] = None,
     root: Annotated[Path, flag("the folder that holds the data sets", "data", "FOLDER")] = Path("data"),
     store: Annotated[Path, flag("where runs and tables are kept", "reproduction", "FOLDER")] = Path("reproduction"),
-    plan: Annotated[
-        bool, flag("train nothing: say what it will take and what is finished")
-    ] = False,
+    plan: Annotated[bool, flag("train nothing: say what it will take and what is finished")] = False,
     max_hours: Annotated[
         float | None, flag("stop after this time; 0 only makes the tables of what is finished", "none", "HOURS")
     ] = None,
