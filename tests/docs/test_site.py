@@ -42,6 +42,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
         *site.FROM_ROOT.values(),
         *site.result_pages(),
         *site.example_pages(),
+        *site.notebook_pages(),
         *api_pages.pages(),
         "command-line.md",
     }
