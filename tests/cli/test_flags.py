@@ -287,7 +287,7 @@ def test_a_flag_of_a_method_wins_over_a_recipe() -> None:
         ("--alpha 0.5 --logit-weight 0.5", ["--alpha", "--logit-weight"]),
         ("--alpha 0.5 --set method.logit_weight=0.5", ["--alpha", "--set method.logit_weight"]),
         ("--temperature 3 --set method.options.temperature=3", ["--temperature", "--set method.options.temperature"]),
-        ("--temperature 3 --set 'method={\"name\": \"kd\"}'", ["--temperature", "--set method"]),
+        ('--temperature 3 --set \'method={"name": "kd"}\'', ["--temperature", "--set method"]),
     ],
 )
 def test_flags_of_methods_are_refused_by_name(typed: str, named: list[str]) -> None:

@@ -101,7 +101,10 @@ def _show_verbs(verbs: Verbs) -> None:
         return stub
 
     _show_help(
-        ["Example: spacedkd train --data digits --width 16", "Flags: spacedkd COMMAND --help. Versions: spacedkd --version"],
+        [
+            "Example: spacedkd train --data digits --width 16",
+            "Flags: spacedkd COMMAND --help. Versions: spacedkd --version",
+        ],
         lambda: tyro.extras.subcommand_cli_from_dict(
             {name: stub_of(verb) for name, verb in verbs.items()},
             args=["--help"],
