@@ -206,6 +206,19 @@ def test_stopped_runs_and_replayed_teachers_have_the_same_bits(setting: Setting,
 
 
 @each_setting
+def test_cached_targets_have_the_same_bits(setting: Setting, tmp_path: Path) -> None:
+    objects: dict[str, Any] = {"network": setting.network, "data": setting.data()}
+    spec = setting.spec()
+    train(spec, tmp_path / "alone", **objects)
+    train(replace(spec, cache_targets=True), tmp_path / "caches", **objects)
+    train(replace(spec, targets_path=str(tmp_path / "caches")), tmp_path / "reads", **objects)
+    for name in ("journal.jsonl", "student/model.safetensors"):
+        assert len({(tmp_path / run / name).read_bytes() for run in ("alone", "caches", "reads")}) == 1
+    with pytest.raises(UserError, match="top-k"):
+        train(replace(spec, cache_targets=True, targets_form="top-k:1"), tmp_path / "other", **objects)
+
+
+@each_setting
 def test_the_best_epoch_is_that_of_the_metric_on_held_out_items(setting: Setting, tmp_path: Path) -> None:
     run = setting.train(tmp_path / "run", data={"holdout": 0.25})
     lines = map(json.loads, (tmp_path / "run/journal.jsonl").read_text().splitlines())
