@@ -261,7 +261,7 @@ def test_a_flag_of_a_method_is_the_same_run_as_its_option() -> None:
 def test_a_flag_of_a_method_replaces_the_option_of_the_spec_and_of_the_comparison() -> None:
     base = RunSpec(method={"name": "dkd", "options": {"temperature": 3, "warmup": 5}})
     assert spec_of("--temperature 2", base).method.options == {"temperature": 2, "warmup": 5}
-    name, spec = parse_arm("warm: --temperature 8", parse(["--temperature", "4", "--alpha", "0.5"]))
+    _, spec = parse_arm("warm: --temperature 8", parse(["--temperature", "4", "--alpha", "0.5"]))
     assert spec.method.options == {"temperature": 8, "label_weight": 0.5, "logit_weight": 0.5}
 
 
