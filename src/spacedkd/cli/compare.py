@@ -31,7 +31,7 @@ def compare(
     *,
     arm: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]],
-        flag("an arm as 'NAME: FLAGS', the flags it adds to the others; repeat for each arm", metavar="ARM"),
+        flag("an arm as 'NAME: FLAGS', with the flags that it alone has; repeat for each arm", metavar="ARM"),
     ] = (),
     methods: Annotated[
         tuple[str, ...],
@@ -44,7 +44,7 @@ def compare(
     against: Annotated[str | None, flag("the arm that all others are compared with", "the first", "NAME")] = None,
     equal_cost: Annotated[
         bool,
-        flag("add a control for each arm that takes k updates a step: its method unspaced, with k times the epochs"),
+        flag("for each arm with k updates a step, add an arm of its method unspaced, with k times the epochs"),
     ] = False,
     jobs: Annotated[int | None, flag("runs at a time", "one for each GPU or core", "COUNT")] = None,
     sharing: Annotated[
@@ -62,9 +62,9 @@ def compare(
 ) -> None:
     """Compare methods and schedules over several seeds.
 
-    All arms of a seed get the same data order and the same initial weights. Finished runs are used as they are, stopped
-    ones are resumed. A teacher that several arms have in common is trained once, which changes no bit. If runs diverge
-    or fail, the others continue, and the exit code is 3; the same command tries the failed ones again.
+    All arms of a seed get the same data order and the same initial weights. The same command continues a comparison:
+    it keeps finished runs, resumes stopped ones and tries failed ones again. A teacher that several arms have in common
+    is trained once, which changes no bit. If runs diverge or fail, the others continue, and the exit code is 3.
 
     Example: spacedkd compare --data digits --width 16 --epochs 12 --batch-size 32
     --optimizer adamw --lr 0.003 --rate cosine --arm 'online: --method kd'

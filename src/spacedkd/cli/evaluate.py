@@ -46,7 +46,7 @@ _METAVARS |= {str: "NAME", Path: "FOLDER"}
 _GENERAL = [
     Flag("grid", Path, "also draw the corruptions of one test image into this picture", metavar="FILE.png"),
     Flag("unfinished", bool, "measure the last checkpoint of runs that are not finished"),
-    Flag("trust_code", bool, "import what a run's files name as package.module:name; typed names always are"),
+    Flag("trust_code", bool, "import user code that a run's files name as package.module:name"),
     Flag("batch_size", int, "batch size", EvaluationSpec.batch_size),
     Flag("workers", int, "processes that decode images ahead", EvaluationSpec.workers),
     Flag("accelerator", str, "cpu, cuda, mps or auto", "the run's"),
@@ -155,16 +155,16 @@ def _format_default(value: Any) -> str:
 
 
 _NETWORK = [
-    Flag("network", str, "a timm network, measured on --data; together with runs, the function they were given"),
+    Flag("network", str, "a timm network to evaluate on --data; with runs, the function that they were given"),
     Flag("width", int, "of --network, if it is one of ours", 64, "CHANNELS"),
     Flag("weights", str, "of --network: a .safetensors or torch file, or a run folder", "timm's own", "FILE"),
-    Flag("set", tuple, "anything else about --network: network.input_size=224, ... (may be repeated)", "", "KEY=VALUE"),
+    Flag("set", tuple, "any setting of --network: network.input_size=224, ... (may be repeated)", "", "KEY=VALUE"),
     Flag("out", Path, "where the evaluation of --network goes", "evaluations/NAME"),
 ]
 _OBJECTS = [
-    Flag("teacher", str, "makes the teacher's network"),
-    Flag("collate", str, "makes a batch of items"),
-    Flag("method", str, "the method"),
+    Flag("teacher", str, "the function that makes the teacher's network"),
+    Flag("collate", str, "the function that makes a batch of items"),
+    Flag("method", str, "the class of the method"),
 ]
 _ABOUT_OBJECTS = (
     "Runs that were given functions in Python need the same ones again, each as package.module:name; "
@@ -188,7 +188,9 @@ if TYPE_CHECKING:
     ObjectFlags = Any
 else:
     InstrumentFlags = flag_class(map(_field, [*_GENERAL, *_instrument_flags()]))
-    OtherNetworkFlags = flag_class(map(_field, _NETWORK), "A network that is no run's, measured instead of runs.")
+    OtherNetworkFlags = flag_class(
+        map(_field, _NETWORK), "A network that belongs to no run, evaluated in place of runs."
+    )
     ObjectFlags = flag_class(map(_field, _OBJECTS), _ABOUT_OBJECTS)
 
 

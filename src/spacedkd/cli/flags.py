@@ -145,7 +145,7 @@ class Flag(NamedTuple):
         """
         if self.is_switch:
             return self.name, Annotated[bool, flag(self.about)], False
-        if self.kind is bool:  # `spell_booleans` gives it its value
+        if self.kind is bool:  # `spelled_out` gives it its value
             # tyro shows other names first: --flip, --no-flip, of which `usage` makes --[no-]flip
             hint = flag(self.about, self.default, "", also=(self.option,), name=f"no-{self.option[2:]}")
         else:
@@ -240,7 +240,7 @@ _EVERYTHING = [
     Flag("spec", Path, "start from a spec in JSON, YAML or TOML, or a run folder; flags change it", metavar="FILE"),
     Flag("recipe", str, "start from a training recipe (see `spacedkd list recipes`)", metavar="NAME"),
     Flag("without", tuple, "leave out this quirk of an official recipe (may be repeated)", metavar="QUIRK"),
-    Flag("set", tuple, "any setting of the spec: method.warmup=5, ... (may be repeated)", metavar="KEY=VALUE"),
+    Flag("set", tuple, "any setting of the spec: network.drop_rate=0.1, ... (may be repeated)", metavar="KEY=VALUE"),
     Flag("trust_code", bool, "import user code that a file (--spec, --resume) names as package.module:name"),
 ]
 _NETWORK = [
@@ -280,12 +280,17 @@ _METHOD = [
     Flag(
         "alpha",
         float,
-        "share of the teacher in the loss (1 - alpha) CE + alpha KL: sets --logit-weight to alpha and --label-weight "
-        "to 1 - alpha",
+        "weights of labels and teacher in the loss: (1 - alpha) CE + alpha KL",
         "the method's",
         "PART",
     ),
-    Flag("label_weight", float, "weight of the labels' cross-entropy", "the method's", "NUMBER"),
+    Flag(
+        "label_weight",
+        float,
+        "weight of the labels' cross-entropy (--alpha sets both weights)",
+        "the method's",
+        "NUMBER",
+    ),
     Flag("logit_weight", float, "weight of the KL to the teacher's logits", "the method's", "NUMBER"),
 ]
 _RUN = {run_flag.name: run_flag for run_flag in of_fields(RunSpec)}
@@ -315,8 +320,8 @@ _SCHEDULE = [
         "blocks of these lengths instead of an interval; the last one repeats",
         metavar="LENGTH ...",
     ),
-    Flag("growing", str, "a first block of this length, and each one twice as long as the one before", "", "LENGTH"),
-    Flag("ahead", str, "keep the teacher this far ahead but moving, instead of spacing", metavar="LENGTH"),
+    Flag("growing", str, "blocks that double in length; the first one has this length", "", "LENGTH"),
+    Flag("ahead", str, "no spacing: the teacher keeps this lead, and both learn in every step", metavar="LENGTH"),
     Flag("window", str, "space only from..to (20ep..40ep) or from+length (20ep+10ep), online elsewhere", "", "RANGE"),
     Flag("tail", str, "a last block shorter than the interval: teach it or drop it", "teach", "teach|drop"),
 ]

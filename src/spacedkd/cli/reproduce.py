@@ -27,21 +27,24 @@ def reproduce(
     ] = (),
     *,
     scale: Annotated[str, flag("smoke, cpu or paper: how large networks, images and runs are", "cpu", "SCALE")] = "cpu",
-    seeds: Annotated[int | None, flag("how many seeds", "2 at smoke, 6 at cpu, 3 at paper", "COUNT")] = None,
-    first_seed: Annotated[int, flag("the first of them", 0, "SEED")] = 0,
+    seeds: Annotated[
+        int | None, flag("runs of each row, with different seeds", "2 at smoke, 6 at cpu, 3 at paper", "COUNT")
+    ] = None,
+    first_seed: Annotated[int, flag("the first seed", 0, "SEED")] = 0,
     only: Annotated[str | None, flag("only rows like this, for instance 'resnet18*'", "all", "PATTERN")] = None,
     recipe: Annotated[
         str, flag("paper, or official: as the paper's released code does it, quirks included", "paper", "NAME")
     ] = "paper",
     average: Annotated[
         str | None,
-        flag("keep this average of weights in every run (poly:2), in rows of its own", "none", "AVERAGE"),
+        flag("evaluate this average of weights (poly:2) in every run too, in rows of its own", "none", "AVERAGE"),
     ] = None,
     root: Annotated[Path, flag("the folder that holds the data sets", "data", "FOLDER")] = Path("data"),
     store: Annotated[Path, flag("where runs and tables are kept", "reproduction", "FOLDER")] = Path("reproduction"),
-    plan: Annotated[bool, flag("train nothing: say what it will take and what is finished")] = False,
+    plan: Annotated[bool, flag("train nothing: print what it will take and what is finished")] = False,
     max_hours: Annotated[
-        float | None, flag("stop after this time; 0 only makes the tables of what is finished", "none", "HOURS")
+        float | None,
+        flag("stop after this time; 0 trains nothing and makes the tables of finished runs", "none", "HOURS"),
     ] = None,
     jobs: Annotated[int | None, flag("runs at a time", "one for each GPU or core", "COUNT")] = None,
     ray: Annotated[
@@ -50,17 +53,15 @@ def reproduce(
     ] = None,
     numbers: Annotated[
         Path | None,
-        flag(
-            "also keep what the tables are made of here, without networks: a store that fits into git", metavar="FOLDER"
-        ),
+        flag("also write the tables' numbers to this folder, without networks: small enough for git", metavar="FOLDER"),
     ] = None,
     yes: Annotated[bool, flag("begin at scale paper without a question")] = False,
 ) -> None:
     """Reproduce the paper's tables next to our numbers.
 
-    Without a name: list them. Runs are stored by what they compute: those that several tables need are trained once,
-    all can be stopped at any time: run the same command again to resume. `all` means every table. Runs that diverge or
-    fail are listed, the others continue, and the exit code is 3.
+    Without a name, list the tables; `all` means every table. A run that several tables need is trained once. You can
+    stop at any time: the same command resumes. If runs diverge or fail, they are listed, the others continue, and the
+    exit code is 3.
 
     Example: spacedkd reproduce interval ahead --scale cpu --only 'resnet18, cifar*' --root data --plan
     """

@@ -32,7 +32,7 @@ def status(
         tyro.conf.Positional[tuple[Path, ...]], flag("run folders, or folders that contain some", "runs", "RUN ...")
     ] = (RUNS,),
 ) -> None:
-    """Print the progress of runs, the time left, and how to resume.
+    """Print progress, time left and how to resume runs.
 
     A folder that contains runs may be that of a comparison, or the store of reproductions.
 

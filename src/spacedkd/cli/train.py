@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from spacedkd.data.sources import Library
 
 Run = Annotated[RunFlags, tyro.conf.arg(name="")]
-PLAN = flag("train nothing: run a few steps, and print what it will take and what is left")
+PLAN = flag("train nothing; print what it takes, from a few steps")
 
 
 def train(

@@ -94,13 +94,13 @@ class DataSpec:
 
     source: str = "digits"
     """a dataset by name (see `spacedkd list data`), a folder, a .parquet or .npz file, a hub name owner/name, or a
-    function of yours as package.module:name that gives two torch datasets, to train and to test on"""
+    function of yours as package.module:name that returns a training and a test dataset"""
     augment: AugmentSpec | None = None
     """crop, mirror and rotation of the training images; None takes what suits the dataset"""
     train_limit: int | None = None
     """use only this many training images, evenly from all classes"""
     class_limit: int | None = option(None, later=True)
-    """use only this number of classes, the first ones"""
+    """use only the first classes, this many"""
     holdout: float = 0.0
     """part of the training images kept aside, so that the best epoch can be chosen without the test set"""
     drop_last: bool = False
@@ -112,7 +112,7 @@ class DataSpec:
     cutmix: float = 0.0
     """paste a box of a partner into every image, sized after Beta(cutmix, cutmix)"""
     image_size: int | None = None
-    """the side of the square a network sees; None takes what suits the augmentation and the data"""
+    """side of the square images that networks see, in pixels; None takes what suits the augmentation and the data"""
     root: str = option("data", identity="default")
     """the folder that holds datasets known by name"""
     class_list: str | None = None
@@ -133,9 +133,9 @@ class DataSpec:
     """this part of the training labels is replaced by other classes, the same for every seed; test and held-out labels
     stay"""
     train_items: int | None = option(None, later=True)
-    """how many items to train on are generated, of a dataset that is; None takes the usual number"""
+    """training items to generate, where the dataset is a generated one; None takes the usual number"""
     test_items: int | None = option(None, later=True)
-    """how many items to test on are generated, of a dataset that is; None takes the usual number"""
+    """test items to generate, where the dataset is a generated one; None takes the usual number"""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -194,8 +194,8 @@ class EngineSpec:
     pipeline: bool = False
     """teacher and student learn at the same time, in two processes with a device each"""
     keep_path: bool = False
-    """keep the snapshots of a teacher, and its cached targets, that arms share or that --pipeline hands over, which are
-    deleted otherwise"""
+    """keep a shared teacher's snapshots and cached targets after a comparison or --pipeline; they are deleted
+    otherwise"""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -461,7 +461,7 @@ class RunSpec:
     statistics move, dropout is on; shared: the dropout masks and batch statistics of its own turn at that step, and its
     running statistics move in its own turn alone"""
     follower_first: bool = False
-    """roles take their turns in the opposite order, so the student meets the teacher before it has learned the batch"""
+    """reverse the order of turns: the student learns a batch before the teacher does"""
     redraw_replay: bool = False
     """followers see other batches than the leader: another order, other augmentation"""
     follower_rate: Literal["own", "leader"] = option("own", identity="changed")
@@ -485,9 +485,9 @@ class RunSpec:
     log: tuple[str, ...] = option((), identity="never", resumable=True, later=True)
     """loggers of losses and accuracies, in addition to the journal: csv, tensorboard, wandb, mlflow"""
     on_nonfinite: Literal["stop", "skip"] = option("stop", identity="changed")
-    """what happens when losses or weights are no finite numbers: stop, or skip the update, as if it had not been"""
+    """what happens when losses or weights are no finite numbers: stop the run, or skip that update"""
     only: str | None = option(None, identity="changed")
-    """train no further than this role: those that would follow it are left out"""
+    """the last role that is trained; roles after it are left out"""
     record: tuple[Schedule, ...] = option((), identity="never")
     """record the snapshots of the teacher that students of these intervals see, for other runs with --teacher-path"""
     record_average: tuple[str, ...] = option((), identity="never", later=True)
