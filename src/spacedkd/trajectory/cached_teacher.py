@@ -96,6 +96,11 @@ def target_settings(
     updates = [*updates_by_step(run.timeline.after(0), role, by=student)]
     has_features = uses_features(run.method)
     form = parse_form(spec.targets_form)
+    if form.count and spec.task != "classification":
+        raise UserError(
+            f"targets_form {form} is about one class for each item, not about task {spec.task}: use whole, float16 or "
+            "bfloat16."
+        )
     form.check_classes(len(run.data.info.classes))
     _check_draws(form, run.method)
     if draws_random_numbers(models[teacher], run.data.info.sample, training=False):
