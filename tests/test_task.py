@@ -385,6 +385,9 @@ def floats(labels: Tensor) -> tuple[TensorDataset, TensorDataset]:
         (REGRESSION, {"metric": "mse"}, None, ["metric", "MSE", "r2"]),
         (REGRESSION, {"metric": "miou"}, None, ["miou", "regression", "r2"]),
         (REGRESSION, {"ignore_index": 3}, None, ["ignore_index", "regression"]),
+        (REGRESSION, {"targets_form": "top-k:1"}, None, ["targets_form", "regression", "bfloat16"]),
+        (REGRESSION, {"targets_form": "sample:5@3"}, None, ["targets_form", "regression"]),
+        (DENSE, {"targets_form": "top-k:1"}, None, ["targets_form", "dense"]),
         (REGRESSION, {"label_smoothing": 0.1}, None, ["label_smoothing", "regression"]),
         (DENSE, {"data": {"label_noise": 0.1}}, None, ["label_noise", "dense"]),
         (DENSE, {"method": "self-kd"}, None, ["SelfKD", "dense"]),
@@ -481,3 +484,33 @@ def test_reports_of_other_metrics(tmp_path: Path) -> None:
     assert "mean IoU, %" in render(comparison, read_arms(comparison))
     with pytest.raises(UserError, match="one metric: iou has mean IoU, and pixels has pixel accuracy"):
         compare_runs([tmp_path / "iou", tmp_path / "pixels"])
+
+
+def heights(page: str) -> list[float]:
+    """Return the heights of all points of the learning curves on a page; pictures are 222 high."""
+    pictures = re.findall(r'aria-label="Learning curves of .*?</svg>', page, flags=re.S)
+    lines = [line for picture in pictures for line in re.findall(r' d="(M[^"]+)"', picture)]
+    return [float(point.split()[1]) for line in lines for point in re.split("[ML]", line)[1:]]
+
+
+def test_a_report_of_a_low_r2_stays_within_its_pictures(tmp_path: Path) -> None:
+    inputs, targets = numbers()[0].tensors
+    far = replace(REGRESSION, data=lambda: (TensorDataset(inputs, targets + 9), TensorDataset(inputs, targets + 9)))
+    runs = [
+        far.train(tmp_path / f"{name}{seed}", label=name, seed=seed, epochs=2, optimizer=OptimizerSpec(lr=lr))
+        for name, lr in (("slow", 1e-4), ("slower", 1e-5))
+        for seed in (0, 1)
+    ]
+    assert max(run.student() for run in runs) < -1
+    for another in (None, "high"):
+        if another:  # from here on one is in sight, and the others are far below it
+            runs.append(REGRESSION.train(tmp_path / another, label=another, epochs=2, optimizer=OptimizerSpec(lr=0.01)))
+            assert runs[-1].student() > -1
+        comparison = compare_runs([run.folder for run in runs])
+        page = render(comparison, read_arms(comparison))
+        assert all(0 <= height <= 222 for height in heights(page))
+        assert len({*heights(page)}) > 4
+        strips = page[page.index('class="forest"') :]
+        places = [float(place) for place in re.findall(r' (?:cx|x1|x2)="([-.0-9]+)%"', strips)]
+        assert all(0 <= place <= 100 for place in places)
+        assert len({*places}) > 4

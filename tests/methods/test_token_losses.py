@@ -131,6 +131,44 @@ def test_no_token_at_all_is_zero_with_a_gradient_of_zero() -> None:
         assert torch.equal(torch.autograd.grad(value, used)[0], torch.zeros_like(used))
 
 
+@pytest.mark.parametrize("direction", losses.DIRECTIONS)
+def test_tokens_that_neither_side_can_say_are_as_if_they_were_not_there(direction: Any) -> None:
+    student, teacher, labels = tensors()
+    shown = torch.tensor([0, 1, 2, 5, 6, 7, 8, 9])
+    masked = [torch.full_like(z, -math.inf).index_copy(2, shown, z.detach()[..., shown]) for z in (student, teacher)]
+    masked[0].requires_grad_()
+    value = losses.token_kl(masked[0], masked[1], labels, temperature=2.0, direction=direction)
+    expected = losses.token_kl(student[..., shown], teacher[..., shown], labels, temperature=2.0, direction=direction)
+    assert value.item() == pytest.approx(expected.item(), rel=1e-12)
+    (gradient,), (of_shown,) = torch.autograd.grad(value, masked[0]), torch.autograd.grad(expected, student)
+    torch.testing.assert_close(gradient, of_shown, rtol=1e-12, atol=1e-16)
+
+
+@pytest.mark.parametrize("direction", ["forward", "jsd"])
+def test_tokens_that_the_teacher_cannot_say_have_probability_zero(direction: Any) -> None:
+    student, teacher, labels = tensors()
+    values = []
+    for never in (-math.inf, -1e5):
+        teacher[..., 3:5] = never
+        value = losses.token_kl(student, teacher, labels, temperature=2.0, direction=direction)
+        values.append((value, *torch.autograd.grad(value, student)))
+    torch.testing.assert_close(*values, rtol=1e-12, atol=1e-16)
+    student = student.detach()
+    student[..., 0] = -math.inf  # the teacher has mass there
+    assert losses.token_kl(student, teacher, labels, temperature=2.0).item() == math.inf
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+def test_labels_of_any_whole_type(dtype: torch.dtype) -> None:
+    student, teacher, labels = tensors()
+    labels = labels.clamp(min=0)
+    for loss in (
+        partial(losses.token_kl, student, teacher, temperature=2.0),
+        partial(losses.token_cross_entropy, student),
+    ):
+        assert loss(labels.to(dtype)).item() == loss(labels).item()
+
+
 def test_a_second_backward_pass_adds_the_same_gradient() -> None:
     student, teacher, labels = tensors()
     value = losses.token_kl(student, teacher, labels, temperature=2.0)

@@ -231,8 +231,9 @@ def token_kl(
 
     Labels [B, L] say which tokens count: those that are not -100; 0 is returned where none does. With `shift`, as in a
     causal model whose labels are its input_ids, the logits at a place predict the next label: the last logits and the
-    first label are left out. There is no factor T^2. Besides the arguments and the student's gradient only a few
-    tensors [chunk, V] exist; they are float32, or float64 where the logits are.
+    first label are left out. There is no factor T^2. A token whose logit is -inf has probability 0 and adds nothing.
+    Besides the arguments and the student's gradient only a few tensors [chunk, V] exist; they are float32, or float64
+    where the logits are.
 
     >>> z = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])
     >>> round(token_kl(z, 0 * z, torch.tensor([[5, 7]]), temperature=1.0).item(), 4)
@@ -311,17 +312,23 @@ def _divergence(
     log_s, log_t = student.div_(temperature).log_softmax(1), teacher.div_(temperature).log_softmax(1)
     if direction == "forward":
         p_t = log_t.exp()
-        value = log_t.sub_(log_s).mul_(p_t).sum()
+        value = _weighted(p_t, log_t.sub_(log_s)).sum()
         return value, log_s.exp_().sub_(p_t).div_(temperature) if gradient else None
     target, factor, value = log_t, 1.0, student.new_zeros(())
     if direction == "jsd":
         target, factor = torch.logaddexp(log_t + math.log(beta), log_s + math.log1p(-beta)), 1 - beta
         p_t = log_t.exp()
-        value = beta * log_t.sub_(target).mul_(p_t).sum()
+        value = beta * _weighted(p_t, log_t.sub_(target)).sum()
     p_s, apart = log_s.exp(), log_s.sub_(target)
+    apart.masked_fill_(p_s == 0, 0)
     each = (p_s * apart).sum(1, keepdim=True)
     value = value + factor * each.sum()
     return value, p_s.mul_(apart.sub_(each)).mul_(factor / temperature) if gradient else None
+
+
+def _weighted(p: Tensor, log_ratio: Tensor) -> Tensor:
+    """Return p log(p/q), written into the logarithms; it is 0 where p is, also where log p is -inf."""
+    return log_ratio.masked_fill_(p == 0, 0).mul_(p)
 
 
 def _label_loss(
@@ -343,6 +350,7 @@ def _token_mean(
 ) -> Tensor:
     """Return the mean of a loss over the tokens that count, computed a chunk of them at a time."""
     check_between("chunk", chunk, 1)
+    labels = labels.long()  # a small integer type is no index, and uint8 cannot hold -100
     labels = F.pad(labels[..., 1:], (0, 1), value=IGNORED) if shift else labels
     student = student if torch.is_grad_enabled() else student.detach()
     mean: Tensor = _TokenMean.apply(student, teacher, labels, loss, chunk)

@@ -76,9 +76,11 @@ def _axis(runs: Sequence[Run]) -> Axis:
     return Axis(f"{runs[0].spec.metric_title}, %", decimals(2), least=least, most=100)
 
 
-def _least(arms: Sequence[Arm]) -> float:
-    """Return the least value that is drawn of the metric, as a part of one: of R² the least there is, from -1 up."""
-    return -1 if arms[0].first.spec.task == "regression" else 0
+def _least(arms: Sequence[Arm], values: Iterable[float]) -> float:
+    """Return the least value of the metric on an axis, as a part of one; R² below -1 has room where all of it is."""
+    if arms[0].first.spec.task != "regression":
+        return 0
+    return -1 if max(values) > -1 else float("-inf")
 
 
 def role_colours(roles: Sequence[str]) -> dict[str, str]:
@@ -104,7 +106,8 @@ def curves(arms: Sequence[Arm]) -> list[Titled]:
     """Return the accuracy after each epoch, a picture for each arm, all on the same axes."""
     every = [curve for arm in arms for run in arm.runs for curve in run.accuracy_curves.values()]
     epochs = max(epoch for curve in every for epoch in curve)
-    area = Panel((0, epochs), rounded(*domain([v for curve in every for v in curve.values()], _least(arms), 1)))
+    values = [value for curve in every for value in curve.values()]
+    area = Panel((0, epochs), rounded(*domain(values, _least(arms, values), 1)))
     return [(arm.label, method_and_schedule(arm.numbers), _curves_of(arm, area)) for arm in arms]
 
 
@@ -116,9 +119,9 @@ def _curves_of(arm: Arm, area: Panel) -> Markup:
     ):  # the dashed leader is drawn over the student, so that both of two equal curves are seen
         by_seed = [run.accuracy_curves[role] for run in arm.runs if role in run.accuracy_curves]
         if len(by_seed) > 1:
-            thin += [area.line(_points(curve), f"one {class_of[role]}") for curve in by_seed]
+            thin += [area.line(_points(curve, area), f"one {class_of[role]}") for curve in by_seed]
         if mean := mean_curve(by_seed):
-            thick.append(area.line(_points(mean), f"all {class_of[role]}"))
+            thick.append(area.line(_points(mean, area), f"all {class_of[role]}"))
             ends.append((role, max(mean.items())))
     described = ", ".join(f"{role} {percent(value)} % after {plain(epoch)} epochs" for role, (epoch, value) in ends)
     frame = area.frame(ticks(*area.x, whole=area.x[1] > 2), area.percent_ticks(), "epoch", f"{metric([arm])}, %")
@@ -141,8 +144,10 @@ def mean_curve(by_seed: Sequence[Curve]) -> Curve:
     return {epoch: sum(curve[epoch] for curve in by_seed) / len(by_seed) for epoch in shared}
 
 
-def _points(curve: Curve) -> list[Point]:
-    return thinned(sorted(curve.items()), MOST_POINTS)
+def _points(curve: Curve, area: Panel) -> list[Point]:
+    """Return the points of a line; what lies below or above a panel is at its edge, because panels do not clip."""
+    low, high = area.y
+    return [(x, min(max(y, low), high)) for x, y in thinned(sorted(curve.items()), MOST_POINTS)]
 
 
 # All arms on one axis.
@@ -337,7 +342,8 @@ def accuracies(arms: Sequence[Arm], against: str) -> Markup:
     caption = f"Large dot and line: mean and 95 % interval. Small dots: seeds. Dashed: mean of {against}."
     title = f"{metric_title(arms)} after the last epoch"
     more = _numbers(f"{title}, percent", rows, percent)
-    return forest(title, rows, caption, ACCURACIES._replace(least=_least(arms)), against=against, more=more)
+    writing = ACCURACIES._replace(least=_least(arms, [row.value["mean"] for row in rows]))
+    return forest(title, rows, caption, writing, against=against, more=more)
 
 
 def _numbers(title: str, rows: Sequence[Row], write: Write) -> Markup:
@@ -353,13 +359,15 @@ def _numbers(title: str, rows: Sequence[Row], write: Write) -> Markup:
 
 def gains(title: str, pairs: Iterable[ArmPair], caption: str) -> Markup:
     """Return a picture of the differences of pairs around zero; nothing where there are none."""
-    rows = []
+    rows, writing = [], GAINS
     for pair in pairs:
         if pair.difference is not None:
             ours, theirs = pair.arm.by_seed, pair.base.by_seed
             seeds = {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}
             rows.append(Row(pair.name, pair.difference, seeds))
-    return forest(title, rows, caption, more=_numbers(title, rows, points)) if rows else Markup()
+            if pair.arm.first.spec.task == "regression":  # R² may differ by more than one
+                writing = writing._replace(least=float("-inf"), most=float("inf"))
+    return forest(title, rows, caption, writing, more=_numbers(title, rows, points)) if rows else Markup()
 
 
 def forest(
@@ -382,7 +390,7 @@ def forest(
     shown = [value for row in rows for value in row.values]
     scale = Scale(*domain([*shown, *values, mark], writing.least, writing.most), 2, 98)
     marks = {tick: writing.tick(tick) for tick in tick_values(scale.low, scale.high)}
-    lines = [_upright(scale(tick), "grid") for tick in marks] + [_upright(scale(mark), "mark")]
+    lines = [_upright(_across(scale, tick), "grid") for tick in marks] + [_upright(_across(scale, mark), "mark")]
     written = [writing.value(row.value["mean"]) if signed else estimate(row.value) for row in rows]
     drawn = []
     for row, number, before in zip(rows, written, (None, *rows), strict=False):
@@ -401,19 +409,24 @@ def forest(
     return tag("figure", tag("h3", title if signed else f"{title}, %"), picture, tag("figcaption", caption), more)
 
 
-def _upright(x: float, class_: str) -> Markup:
-    return tag("line", class_=class_, x1=f"{x:.2f}%", x2=f"{x:.2f}%", y1=0, y2="100%")
+def _across(scale: Scale, value: float) -> str:
+    """Return the place of a value on a strip; what lies beyond its ends is at them, because strips do not clip."""
+    return f"{min(max(scale(value), 0), 100):.2f}%"
+
+
+def _upright(x: str, class_: str) -> Markup:
+    return tag("line", class_=class_, x1=x, x2=x, y1=0, y2="100%")
 
 
 def _marks(row: Row, scale: Scale, write: Write) -> Iterator[Markup]:
     if interval := bounds(row.value):
-        low, high = (f"{min(max(scale(value), 0), 100):.2f}%" for value in interval)
+        low, high = (_across(scale, value) for value in interval)
         yield tag("line", class_="confidence", x1=low, x2=high, y1=12, y2=12)
-    yield dot("mean", f"{scale(row.value['mean']):.2f}%", 12, 4.5)
+    yield dot("mean", _across(scale, row.value["mean"]), 12, 4.5)
     for seed, value in row.seeds.items():
-        yield dot("seed", f"{scale(value):.2f}%", 24, 2.4, f"seed {seed}: {write(value)}")
+        yield dot("seed", _across(scale, value), 24, 2.4, f"seed {seed}: {write(value)}")
     if row.paper is not None:
-        yield dot("hollow", f"{scale(row.paper):.2f}%", 12, 5, f"paper: {write(row.paper)}")
+        yield dot("hollow", _across(scale, row.paper), 12, 5, f"paper: {write(row.paper)}")
 
 
 def _strip(marks: Sequence[Markup]) -> Markup:

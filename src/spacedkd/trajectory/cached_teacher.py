@@ -91,7 +91,10 @@ def target_settings(
     has_features = uses_features(run.method)
     form = parse_form(spec.targets_form)
     if form.count and spec.task != "classification":
-        raise UserError(f"targets_form {form} is of the classes of whole items, not of task {spec.task}: use float16.")
+        raise UserError(
+            f"targets_form {form} is about one class for each item, not about task {spec.task}: use whole, float16 or "
+            "bfloat16."
+        )
     form.check_classes(len(run.data.info.classes))
     _check_draws(form, run.method)
     if draws_random_numbers(models[teacher], run.data.info.sample, training=False):
