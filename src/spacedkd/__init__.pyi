@@ -3,6 +3,7 @@
 from .comparison.compare import compare as compare
 from .evaluation.evaluate import evaluate as evaluate
 from .exporting.export import export as export
+from .reporting.notebook import report as report
 from .training.forecast import forecast as forecast
 from .training.train import train as train
 

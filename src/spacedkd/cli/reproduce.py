@@ -12,7 +12,7 @@ import tyro
 from spacedkd.cli.compare import say_left
 from spacedkd.cli.console import console, say, say_error, until_stopped
 from spacedkd.cli.flags import flag
-from spacedkd.cli.progress import count_progress, jobs_progress, work_progress
+from spacedkd.reporting.progress import count_progress, jobs_progress, work_progress
 from spacedkd.runtime.errors import UserError, check_between
 from spacedkd.runtime.processes import check_count
 
@@ -39,9 +39,7 @@ def reproduce(
     ] = None,
     root: Annotated[Path, flag("the folder that holds the data sets", "data", "FOLDER")] = Path("data"),
     store: Annotated[Path, flag("where runs and tables are kept", "reproduction", "FOLDER")] = Path("reproduction"),
-    plan: Annotated[
-        bool, flag("train nothing: say what it will take and what is finished", "no", also=("--dry-run",))
-    ] = False,
+    plan: Annotated[bool, flag("train nothing: say what it will take and what is finished")] = False,
     max_hours: Annotated[
         float | None, flag("stop after this time; 0 only makes the tables of what is finished", "none", "HOURS")
     ] = None,
@@ -56,7 +54,7 @@ def reproduce(
             "also keep what the tables are made of here, without networks: a store that fits into git", metavar="FOLDER"
         ),
     ] = None,
-    yes: Annotated[bool, flag("begin at scale paper without a question", "no")] = False,
+    yes: Annotated[bool, flag("begin at scale paper without a question")] = False,
 ) -> None:
     """Reproduce the paper's tables next to our numbers.
 
@@ -112,7 +110,7 @@ def reproduce(
 def _print_catalogue(store: Path, recipe: str, root: str) -> None:
     from spacedkd.paper.catalogue import list_tables
     from spacedkd.paper.report import listing_table
-    from spacedkd.report.terminal import rich_table
+    from spacedkd.reporting.terminal import rich_table
 
     console.print(rich_table(listing_table(list_tables(store, recipe, root))))
 
@@ -127,8 +125,8 @@ def _print_plan(reproduction: Reproduction, jobs: int | None) -> None:
 
 
 def _print_forecast(reproduction: Reproduction, plan: Plan) -> None:
-    from spacedkd.report import tables
-    from spacedkd.report.terminal import rich_table
+    from spacedkd.reporting import tables
+    from spacedkd.reporting.terminal import rich_table
 
     say(f"Nothing was trained. {plan.finished} of {plan.runs} runs in {reproduction.store.folder} are finished.")
     if plan.forecast is not None:
@@ -170,7 +168,7 @@ def _ask_to_begin(reproduction: Reproduction, jobs: int | None) -> None:
 
 
 def _measure(reproduction: Reproduction, budget: TimeBudget) -> None:
-    from spacedkd.report.formatting import plural
+    from spacedkd.reporting.formatting import plural
 
     if without := reproduction.runs_without_networks():
         say(
@@ -186,7 +184,7 @@ def _measure(reproduction: Reproduction, budget: TimeBudget) -> None:
 
 def _print_table(table: WrittenTable) -> None:
     from spacedkd.paper.report import result_tables
-    from spacedkd.report.terminal import rich_table
+    from spacedkd.reporting.terminal import rich_table
 
     if table.results is None:
         store = table.folder.parent.parent

@@ -29,14 +29,8 @@ from spacedkd.runtime.files import Folder
 from spacedkd.runtime.locks import is_held
 from spacedkd.schedule import Turn
 from spacedkd.timeline import Block, updates_by_step
-from spacedkd.trajectory.identity import (
-    check_shareable,
-    describe_setting,
-    draws_random_numbers,
-    first_difference,
-    trajectory_settings,
-)
-from spacedkd.trajectory.store import POLL_SECONDS, Settings
+from spacedkd.trajectory.identity import check_shareable, draws_random_numbers, trajectory_settings
+from spacedkd.trajectory.store import POLL_SECONDS, Settings, describe_setting, first_difference
 from spacedkd.trajectory.targets import INDEX, Targets, TargetsForm, draw_seed, parse_form, read_index
 
 OUTPUTS, FEATURES = "outputs", "features"

@@ -38,8 +38,7 @@ from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import CannotRead, Damaged, TargetsGone, UserError, first_line, whole_number
 from spacedkd.runtime.files import Folder, as_folder, make_durable, write_errors, write_json
 from spacedkd.runtime.seeds import seed_for
-from spacedkd.trajectory.identity import as_json, describe_setting, first_difference
-from spacedkd.trajectory.store import Settings, shorten
+from spacedkd.trajectory.store import Settings, as_json, describe_setting, first_difference, shorten
 
 FILE_BYTES = 1 << 25
 """size up to which steps are collected for one file; they are lost in a kill, and computed again"""
