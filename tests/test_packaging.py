@@ -43,7 +43,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     check_wheel(wheel)
     archive = zipfile.ZipFile(wheel)
-    files = {"py.typed", "__init__.pyi", "report/look.css", "report/study.json"}
+    files = {"py.typed", "__init__.pyi", "reporting/look.css", "reporting/study.json"}
     assert {f"spacedkd/{name}" for name in files} <= {*archive.namelist()}
     (metadata,) = (name for name in archive.namelist() if name.endswith("METADATA"))
     said = Parser().parsestr(archive.read(metadata).decode())

@@ -197,7 +197,7 @@ def test_what_every_reader_has_passed_is_removed(tmp_path: Path, alone: Path) ->
     def go_on(job: Job, turns: int) -> bool:
         left = iter(range(turns, -1, -1))
         try:
-            train(job.spec, job.folder, resume=job.begun, stop=lambda: next(left) == 1)
+            train(job.spec, job.folder, if_exists="resume", stop=lambda: next(left) == 1)
         except Stopped:
             remove_passed_targets(find_target_readers(tmp_path, [*jobs.values()]))
             return True

@@ -21,7 +21,7 @@ from spacedkd.cli import COMMANDS
 from spacedkd.cli.flags import GROUPS
 from spacedkd.config.recipes import QUIRKS
 from tests.docs.blocks import PAGES, ROOT
-from tests.report import browser
+from tests.reporting import browser
 
 SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 PROGRAM = browser.found()

@@ -13,11 +13,11 @@ import tyro
 from spacedkd.cli.console import console, log_command, read_commands, say, say_error, until_stopped
 from spacedkd.cli.flags import Given, flag, given_flags, parse
 from spacedkd.cli.overrides import SCHEDULE_FLAGS, check_other_init, to_spec
-from spacedkd.cli.progress import jobs_progress
 from spacedkd.cli.report import show_comparison
 from spacedkd.cli.train import PLAN, Run
 from spacedkd.config.spec import METHOD_CLASSES, RunSpec
-from spacedkd.report.terminal import rich_table
+from spacedkd.reporting.progress import jobs_progress
+from spacedkd.reporting.terminal import rich_table
 from spacedkd.runtime.errors import UserError, check_between, same_name, unknown
 from spacedkd.runtime.processes import check_count
 
@@ -111,8 +111,9 @@ def compare(
             sharing=sharing,
             ray=ray,
             callback=callback,
+            progress=False,
             stop=stop,
-        )
+        ).document
     show_comparison(comparison, out / "report.html", out / "comparison.json", read_commands([out]))
     _exit_if_runs_were_lost(comparison, len(every))
 
@@ -212,7 +213,7 @@ def _arms_of(name: str, base: Given) -> dict[str, RunSpec]:
 
 def say_comparison(arms: Mapping[str, RunSpec], seeds: int) -> None:
     """Print how many runs a comparison has."""
-    from spacedkd.report.formatting import join_words, plain, plural
+    from spacedkd.reporting.formatting import join_words, plain, plural
 
     *shorter, longest = sorted({spec.epochs for spec in arms.values()})
     epochs = join_words([*map(plain, shorter), plural(longest, "epoch")])
@@ -223,7 +224,7 @@ def say_comparison(arms: Mapping[str, RunSpec], seeds: int) -> None:
 def show_comparison_plan(arms: Mapping[str, RunSpec], out: Path, seeds: int, jobs: int | None, sharing: bool) -> None:
     """Print what every arm will take, and how much of it is left; nothing is trained."""
     from spacedkd.comparison.compare import forecast_comparison
-    from spacedkd.report import tables
+    from spacedkd.reporting import tables
 
     forecast = forecast_comparison(arms, out, seeds=seeds, jobs=jobs, sharing=sharing)
     console.print(*(rich_table(table) for table in tables.of_comparison(forecast)))
@@ -234,7 +235,7 @@ def show_comparison_plan(arms: Mapping[str, RunSpec], out: Path, seeds: int, job
 
 def say_left(forecast: ComparisonForecast) -> None:
     """Print what all runs together will still take."""
-    from spacedkd.report.formatting import amount, duration
+    from spacedkd.reporting.formatting import amount, duration
 
     targets = sum(run.disk.targets for run in forecast.runs)
     cached = f", {amount(targets, 'B')} of it cached targets" if targets else ""

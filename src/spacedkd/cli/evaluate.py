@@ -23,12 +23,12 @@ from spacedkd.cli.flags import (
     given_flags,
     option_text,
 )
-from spacedkd.cli.progress import work_progress
 from spacedkd.config.serialization import field_docs, with_changes
 from spacedkd.config.spec import NetworkSpec, RunSpec
 from spacedkd.evaluation.corruptions import Corruptions
 from spacedkd.evaluation.document import INSTRUMENTS
 from spacedkd.evaluation.instrument import EvaluationSpec, Instrument
+from spacedkd.reporting.progress import work_progress
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.processes import check_threads
 from spacedkd.runtime.user_code import load_object
@@ -249,7 +249,7 @@ def evaluate(
         raise UserError("--unfinished is about runs: leave it out with --network.")
 
     from spacedkd.evaluation.evaluate import measure
-    from spacedkd.report.evaluation import summary_line
+    from spacedkd.reporting.evaluation import summary_line
     from spacedkd.runs.folder import make_folder
 
     if flags.grid is not None:
@@ -279,8 +279,8 @@ def _draw_grid(path: Path, networks: TrainedModels, spec: EvaluationSpec) -> Non
 def _print_evaluations(evaluations: Mapping[Path, EvaluationDocument], detailed: bool) -> None:
     """Print all tables of one network, or a line for each of several."""
     from spacedkd.evaluation.document import FILE
-    from spacedkd.report.evaluation import describe_origin, evaluation_tables, summary_table
-    from spacedkd.report.terminal import rich_table
+    from spacedkd.reporting.evaluation import describe_origin, evaluation_tables, summary_table
+    from spacedkd.reporting.terminal import rich_table
 
     if len(evaluations) > 1:
         console.print(rich_table(summary_table(evaluations)))

@@ -252,6 +252,7 @@ _NETWORK = [
         "64 of ResNets",
         "CHANNELS",
     ),
+    Flag("pretrained", bool, "start from the published weights of --network, which timm downloads once"),
     Flag("teacher", str, "the teacher's network", "the student's", "NAME"),
     Flag(
         "teacher_weights",

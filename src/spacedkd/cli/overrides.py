@@ -53,6 +53,8 @@ def with_networks(spec: RunSpec, given: Given) -> RunSpec:
                 "them (the names of timm's networks say how wide they are): leave it out, or choose another --network."
             )
         spec = replace(spec, network=_with_option(spec.network, "width", width))
+    if given.get("pretrained"):
+        spec = replace(spec, network=_with_published_weights(spec.network))
     if "teacher" in given:
         spec = replace(spec, teacher=_network(given["teacher"], width))
     if "teacher_weights" in given:
@@ -68,6 +70,18 @@ def with_networks(spec: RunSpec, given: Given) -> RunSpec:
 def _network(name: str, width: int | None) -> NetworkSpec:
     network = NetworkSpec(name)
     return _with_option(network, "width", width) if width is not None and network.is_ours else network
+
+
+def _with_published_weights(network: NetworkSpec) -> NetworkSpec:
+    """Return a network that starts from timm's weights; refuse one that has none."""
+    if is_user_code(network.name) or network.is_ours:
+        raise UserError(
+            f"--pretrained is for timm's networks, and {network.name} is none of them: choose another --network, for "
+            "instance resnet18, or give --weights a file."
+        )
+    if network.weights is not None:
+        raise UserError("--pretrained and --weights are two starts: give one of them.")
+    return replace(network, options={**network.options, "pretrained": True})
 
 
 def _with_option(spec: Any, name: str, value: Any) -> Any:

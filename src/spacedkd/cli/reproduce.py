@@ -12,7 +12,7 @@ import tyro
 from spacedkd.cli.compare import say_left
 from spacedkd.cli.console import console, say, say_error, until_stopped
 from spacedkd.cli.flags import flag
-from spacedkd.cli.progress import count_progress, jobs_progress, work_progress
+from spacedkd.reporting.progress import count_progress, jobs_progress, work_progress
 from spacedkd.runtime.errors import UserError, check_between
 from spacedkd.runtime.processes import check_count
 
@@ -111,7 +111,7 @@ def reproduce(
 def _print_catalogue(store: Path, recipe: str, root: str) -> None:
     from spacedkd.paper.catalogue import list_tables
     from spacedkd.paper.report import listing_table
-    from spacedkd.report.terminal import rich_table
+    from spacedkd.reporting.terminal import rich_table
 
     console.print(rich_table(listing_table(list_tables(store, recipe, root))))
 
@@ -126,8 +126,8 @@ def _print_plan(reproduction: Reproduction, jobs: int | None) -> None:
 
 
 def _print_forecast(reproduction: Reproduction, plan: Plan) -> None:
-    from spacedkd.report import tables
-    from spacedkd.report.terminal import rich_table
+    from spacedkd.reporting import tables
+    from spacedkd.reporting.terminal import rich_table
 
     say(f"Nothing was trained. {plan.finished} of {plan.runs} runs in {reproduction.store.folder} are finished.")
     if plan.forecast is not None:
@@ -169,7 +169,7 @@ def _ask_to_begin(reproduction: Reproduction, jobs: int | None) -> None:
 
 
 def _measure(reproduction: Reproduction, budget: TimeBudget) -> None:
-    from spacedkd.report.formatting import plural
+    from spacedkd.reporting.formatting import plural
 
     if without := reproduction.runs_without_networks():
         say(
@@ -185,7 +185,7 @@ def _measure(reproduction: Reproduction, budget: TimeBudget) -> None:
 
 def _print_table(table: WrittenTable) -> None:
     from spacedkd.paper.report import result_tables
-    from spacedkd.report.terminal import rich_table
+    from spacedkd.reporting.terminal import rich_table
 
     if table.results is None:
         store = table.folder.parent.parent

@@ -16,7 +16,7 @@ import tyro
 from spacedkd.cli.console import say
 from spacedkd.cli.flags import flag
 from spacedkd.config.spec import RunSpec
-from spacedkd.report.formatting import duration
+from spacedkd.reporting.formatting import duration
 from spacedkd.runs.status import STATES, RunState, find_runs, state_of
 from spacedkd.runtime.errors import UserError, printable
 from spacedkd.schedule import describe_schedule

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from spacedkd.cli.console import console, say
 from spacedkd.cli.flags import flag
-from spacedkd.cli.progress import count_progress
+from spacedkd.reporting.progress import count_progress
 
 
 def theory(

@@ -310,7 +310,8 @@ def teacher_job(recorder: Job) -> Job:
     spec = recorder.spec.without_average()
     spec = replace(spec, cache_targets=False, targets_path=None, targets_form="whole")  # which are of the student
     spec = replace(spec, only=_recorded_roles(recorder)[0])
-    return Job(f"teacher of {recorder.label}", recorder.seed, spec, RunFolder(recorder.folder).teacher)
+    folder = RunFolder(recorder.folder).teacher
+    return Job(f"teacher of {recorder.label}", recorder.seed, spec, folder, objects=recorder.objects)
 
 
 def _recorded_roles(recorder: Job) -> list[str]:

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from spacedkd.averages import Average, BatchNormOfAverage, Exponential, average_so_far, parse_average
 from spacedkd.config.optimizer import OptimizerSpec, Options, RateSpec
@@ -381,6 +381,29 @@ def check_loggers_installed(names: Iterable[str]) -> None:
             raise UserError(f"Logging to {name} needs a library that is not installed: {command}")
 
 
+if TYPE_CHECKING:
+    Kept = TypeVar("Kept")
+    Given = TypeVar("Given")
+
+    class Accepts(Generic[Kept, Given]):
+        """A field that is made of a name, a length or a dictionary too: what type checkers see of `check_fields`."""
+
+        def __get__(self, spec: Any, owner: Any) -> Kept: ...
+        def __set__(self, spec: Any, value: Kept | Given) -> None: ...
+
+    AnyData = Accepts[DataSpec, str | Mapping[str, Any]]
+    AnyNetwork = Accepts[NetworkSpec, str | Mapping[str, Any]]
+    AnyTeacher = Accepts[NetworkSpec | None, str | Mapping[str, Any]]
+    AnyMethod = Accepts[MethodSpec, str | Mapping[str, Any]]
+    AnySchedule = Accepts[Schedule | None, str | Duration]
+    AnyOptimizer = Accepts[OptimizerSpec, str | Mapping[str, Any]]
+    AnyRate = Accepts[RateSpec, str | Mapping[str, Any]]
+    AnyDuration = Accepts[Duration, str]
+else:
+    AnyData, AnyNetwork, AnyTeacher, AnyMethod = DataSpec, NetworkSpec, NetworkSpec | None, MethodSpec
+    AnySchedule, AnyOptimizer, AnyRate, AnyDuration = Schedule | None, OptimizerSpec, RateSpec, Duration
+
+
 @dataclass(frozen=True)
 class RunSpec:
     """A run in one object: data, networks, method, schedule, optimizer, and where it is computed.
@@ -396,12 +419,12 @@ class RunSpec:
     spacedkd.runtime.errors.UserError: epochs must be more than 0 and finite, less than 1e9; got -1.
     """
 
-    data: DataSpec = option(factory=DataSpec, teacher="data")
-    network: NetworkSpec = field(default_factory=NetworkSpec)
-    teacher: NetworkSpec | None = None
+    data: AnyData = option(factory=DataSpec, teacher="data")
+    network: AnyNetwork = option(factory=NetworkSpec)
+    teacher: AnyTeacher = option(None)
     """the teacher's network; None takes the student's"""
-    method: MethodSpec = field(default_factory=MethodSpec)
-    schedule: Schedule | None = option(None, paired=False)
+    method: AnyMethod = option(factory=MethodSpec)
+    schedule: AnySchedule = option(None, paired=False)
     """order of the roles' turns; None is online for two or more roles"""
     task: Literal["classification", "regression", "dense"] = option("classification", later=True)
     """what is learned from datasets of yours: a class, numbers (regression), or a class for every pixel (dense)"""
@@ -414,8 +437,8 @@ class RunSpec:
     """passes over the training images"""
     batch_size: int = option(128, teacher="batch size")
     """images in a batch, over all devices"""
-    optimizer: OptimizerSpec = option(factory=OptimizerSpec, teacher="optimizer")
-    rate: RateSpec = option(factory=RateSpec, teacher="learning rate")
+    optimizer: AnyOptimizer = option(factory=OptimizerSpec, teacher="optimizer")
+    rate: AnyRate = option(factory=RateSpec, teacher="learning rate")
     seed: int = option(0, paired=False, teacher="seed")
     """decides data order, augmentation and initial weights"""
     same_init: bool = True
@@ -453,11 +476,11 @@ class RunSpec:
     plain is the faster one, elsewhere fused"""
     sync_batchnorm: bool = option(False, identity="changed", teacher="shared BatchNorm")
     """BatchNorm takes its statistics from the whole batch, not from each device's part of it"""
-    evaluate_every: Duration = option(Duration(1, "ep"), paired=False)
+    evaluate_every: AnyDuration = option(Duration(1, "ep"), paired=False)
     """how often every role is evaluated, in its own steps"""
-    save_every: Duration = option(Duration(1, "ep"), identity="never")
+    save_every: AnyDuration = option(Duration(1, "ep"), identity="never")
     """how often a checkpoint is saved"""
-    log_every: Duration = option(Duration(25, "st"), identity="never")
+    log_every: AnyDuration = option(Duration(25, "st"), identity="never")
     """how often losses are written to the journal"""
     log: tuple[str, ...] = option((), identity="never", resumable=True, later=True)
     """loggers of losses and accuracies, in addition to the journal: csv, tensorboard, wandb, mlflow"""

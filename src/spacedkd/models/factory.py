@@ -6,13 +6,15 @@ found before training. Weights depend on the seed alone, unless trained ones are
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
+from urllib.error import URLError
 from weakref import WeakSet
 
 import timm
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from timm.layers import DropPath
 from timm.models.pit import PoolingVisionTransformer
 from torch import Tensor, nn
@@ -30,7 +32,7 @@ from spacedkd.models.preprocessing import (
     patch_misfit,
     preprocess,
 )
-from spacedkd.models.pretrained import load_weights, weights_only
+from spacedkd.models.pretrained import load_weights, offline_if_unreachable, weights_only
 from spacedkd.models.small_networks import OUR_NAMES
 from spacedkd.runtime.errors import UserError, error_sentence, format_value, unknown
 from spacedkd.runtime.user_code import is_user_code, load_object, user_code_error
@@ -220,7 +222,7 @@ def _create_timm(spec: NetworkSpec, info: DataInfo) -> nn.Module:
     try:
         arguments = timm_arguments(spec, info)
         checkpoint = arguments.pop("checkpoint_path", None)
-        with weights_only():
+        with weights_only(), offline_if_unreachable() if arguments.get("pretrained") else nullcontext():
             network: nn.Module = timm.create_model(spec.name, **arguments)
         by_signature(type(network), spec.options, f"Network {spec.name}")
         if starts_with_zero_head(spec) and not spec.options.get("pretrained"):
@@ -237,9 +239,11 @@ def _create_timm(spec: NetworkSpec, info: DataInfo) -> nn.Module:
         downloads = spec.options.get("pretrained") or spec.options.get("checkpoint_path")
         if not downloads or isinstance(error, TypeError | ValueError | AssertionError):
             raise _misfit_error(spec, info, error_sentence(error)) from None
+        unreachable = isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled | URLError)
+        why = "they are not on this machine, and the hub cannot be reached." if unreachable else error_sentence(error)
         raise UserError(
-            f"The weights of {spec.name} cannot be loaded: {error_sentence(error)} Leave them out to start from random "
-            "ones, or name a local file: --set network.weights=FILE, or --teacher-weights FILE."
+            f"The weights of {spec.name} cannot be loaded: {why} Leave them out to start from random ones, or name a "
+            "file: --weights FILE, or --teacher-weights FILE."
         ) from None
 
 
