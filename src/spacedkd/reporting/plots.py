@@ -195,7 +195,7 @@ def accuracy_charts(arms: Sequence[Arm], against: str) -> Iterator[Titled]:
     ]
     if leaders:
         name = leader_name([arm.numbers for arm in arms])
-        remark = f"mean over seeds{area}; arms with the same teacher coincide"
+        remark = f"mean over seeds{area}; arms with the same one coincide"
         yield name.capitalize(), remark, _metric_chart(name, arms, leaders)
 
 

@@ -85,6 +85,7 @@
       svg.style.width = on ? `min(100%, ${((75 * width) / height).toFixed(1)}vh)` : "";
     };
     const isZoomed = () => svg.parentElement.classList.contains("zoomed");
+    svg.classList.add("zooms");
     svg.addEventListener("click", () => zoom(!isZoomed()));
     svg.addEventListener("keydown", (event) => {
       const last = begin().rows.length - 1;
