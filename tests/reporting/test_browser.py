@@ -95,12 +95,30 @@ def test_values_are_read_with_the_keys_and_with_the_pointer(page: Browser) -> No
     assert page.run(words) == []
 
 
+def test_a_click_enlarges_a_chart_until_the_next(page: Browser) -> None:
+    chart = "document.querySelector('svg[data-x]')"
+    width = f"{chart}.getBoundingClientRect().width"
+    before = page.run(width)
+    page.run(f"{chart}.dispatchEvent(new MouseEvent('click'))")
+    assert page.run(width) > 1.2 * before
+    page.run(f"{chart}.dispatchEvent(new MouseEvent('click'))")
+    assert page.run(width) == before
+    for key, enlarged in (("Enter", True), ("Escape", False)):
+        page.run(f"{chart}.dispatchEvent(new KeyboardEvent('keydown', {{ key: '{key}' }}))")
+        assert (page.run(width) > before) is enlarged
+
+
 def test_a_figure_becomes_csv(page: Browser) -> None:
     name, text = saved(page, "#curves ~ figure button[aria-label$=CSV]")
     assert name == "student.csv"
     rows = [*csv.reader(io.StringIO(text))]
-    assert rows[0] == ["epoch", "online KD", "spaced, 50% <b>", "no KD"]
-    assert rows[-1] == ["4", "71.00", "81.00", "60.67"]
+    arms = ("online KD", "spaced, 50% <b>", "no KD")
+    assert rows[0] == ["epoch", *(f"{arm}{bound}" for arm in arms for bound in ("", ", low", ", high"))]
+    assert (rows[-1][0], rows[-1][1::3]) == ("4", ["71.00", "81.00", "60.67"])
+    assert all(
+        float(low) <= float(mean) <= float(high)
+        for mean, low, high in zip(*(rows[-1][k::3] for k in (1, 2, 3)), strict=True)
+    )
     assert len(rows) == 1 + 4
 
 

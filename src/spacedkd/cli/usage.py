@@ -101,10 +101,7 @@ def _show_verbs(verbs: Verbs) -> None:
         return stub
 
     _show_help(
-        [
-            "Example: spacedkd train --data digits --width 16",
-            "Flags: spacedkd COMMAND --help. Versions: spacedkd --version",
-        ],
+        "Examples: spacedkd train --width 16, spacedkd train --help, spacedkd --version",
         lambda: tyro.extras.subcommand_cli_from_dict(
             {name: stub_of(verb) for name, verb in verbs.items()},
             args=["--help"],
@@ -126,7 +123,7 @@ def _show_first(name: str, verb: Callable[..., None]) -> None:
     flags = flag_class([*own, *_fields(""), *((group, kind, kind()) for group, kind in groups)])
     without_prefixes: Any = tyro.conf.OmitArgPrefixes
     _show_help(
-        [f"Every flag: spacedkd {name} --help-all"],
+        f"Every flag: spacedkd {name} --help-all",
         lambda: tyro.cli(
             without_prefixes[flags],
             args=["--help"],
@@ -142,12 +139,12 @@ def _fields(group: str) -> list[tuple[str, Any, Any]]:
     return [every[name].field() for name in FIRST[group]]
 
 
-def _show_help(last: Sequence[str], show: Callable[[], Any]) -> None:
-    """Print help, which ends the command, and last lines on where there is more."""
+def _show_help(last: str, show: Callable[[], Any]) -> None:
+    """Print help, which ends the command, and a last line on where there is more."""
     try:
         show()
     except SystemExit:
-        say(*last)
+        say(last)
         raise
 
 

@@ -272,8 +272,17 @@ def _area(lines: Sequence[Line], y: Axis, settled: float, wide: bool) -> Panel:
     span = rounded(max(low - room, y.least), min(high + room, y.most))
     widest = max(len(words) for _, words in ticks(*span, y.tick))
     size = {"width": 540, "height": 340, "top": 34, "bottom": 46, "letters": WIDE_LETTERS} if wide else {}
-    area = Panel((0, ends), span, right=12, **size)
+    area = Panel((_first_x(lines, span, ends), ends), span, right=12, **size)
     return replace(area, left=GAP + widest * area.letter)
+
+
+def _first_x(lines: Sequence[Line], span: tuple[float, float], ends: float) -> float:
+    """Return where the x axis begins: at 0, or later where all lines are outside of the picture for long."""
+    pieces = [piece for line in lines for drawn in (line.points, *line.seeds) for piece in within(drawn, *span)]
+    first = min((piece[0][0] for piece in pieces), default=0.0)
+    if ends > 2:
+        first = float(math.floor(first))
+    return first if 0.1 * ends < first < ends else 0.0
 
 
 def _scale_text(scale: tuple[float, ...]) -> str:
@@ -287,7 +296,8 @@ def _x_ticks(area: Panel) -> list[Tick]:
 def _drawn(line: Line, area: Panel) -> Markup:
     parts = []
     if line.band:
-        edge = [(x, high) for x, _, high in line.band] + [(x, low) for x, low, _ in reversed(line.band)]
+        band = [bounds for bounds in line.band if bounds[0] >= area.x[0]]
+        edge = [(x, high) for x, _, high in band] + [(x, low) for x, low, _ in reversed(band)]
         clipped = [(x, min(max(value, area.y[0]), area.y[1])) for x, value in edge]
         parts.append(tag("path", d=area.path(clipped) + "Z", class_=f"around {line.class_}"))
     for class_, several in (("one", line.seeds), ("all", [line.points])):

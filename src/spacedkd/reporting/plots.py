@@ -186,11 +186,13 @@ def accuracy_charts(arms: Sequence[Arm], against: str) -> Iterator[Titled]:
     students = [
         _line(index, arm, [run.accuracy_curves[run.roles[-1]] for run in arm.runs]) for index, arm in enumerate(arms)
     ]
-    yield "Student", "mean over seeds", _metric_chart("student", arms, students)
+    area = "; area: from the lowest seed to the highest" if len(students) <= BANDS else ""
+    yield "Student", f"mean over seeds{area}", _metric_chart("student", arms, students)
     base = next(arm for arm in arms if arm.label == against)
     others = pairs_with(base, arms)
     if drawn := differences(others, f"Difference to {against} after each epoch"):
-        yield f"Difference to {against}", "mean over seeds, paired by seed", drawn
+        interval = "; area: 95 % interval" if len(others) <= BANDS else ""
+        yield f"Difference to {against}", f"mean over seeds, paired by seed{interval}", drawn
     leaders = [
         _line(index, arm, [run.accuracy_curves[run.roles[0]] for run in arm.runs])
         for index, arm in enumerate(arms)
@@ -198,7 +200,7 @@ def accuracy_charts(arms: Sequence[Arm], against: str) -> Iterator[Titled]:
     ]
     if leaders:
         name = leader_name([arm.numbers for arm in arms])
-        remark = "arms with the same one lie on each other"
+        remark = f"mean over seeds{area}; arms with the same one coincide"
         yield name.capitalize(), remark, _metric_chart(name, arms, leaders)
 
 
@@ -213,14 +215,20 @@ def pairs_with(base: Arm, arms: Sequence[Arm]) -> list[ArmPair]:
 
 def _line(index: int, arm: Arm, curves: Sequence[Curve]) -> Line:
     reached = [(epoch, 100 * value) for epoch, value in mean_curve(curves).items()]
-    return Line(arm.label, arm_key(index), arm_colour(index), reached)
+    band = []
+    if len(curves) > 1:
+        by_epoch = [(epoch, [100 * curve[epoch] for curve in curves]) for epoch, _ in reached]
+        band = [(epoch, min(values), max(values)) for epoch, values in by_epoch]
+    return Line(arm.label, arm_key(index), arm_colour(index), reached, band)
 
 
 def _metric_chart(role: str, arms: Sequence[Arm], lines: Sequence[Line]) -> Markup:
     drawn = [line for line in lines if line.points]
     ends = ", ".join(f"{line.name} {line.points[-1][1]:.1f} %" for line in drawn)
     what = f"The {role}'s {metric(arms)} after each epoch"
-    return chart(f"{what}; at the end: {ends}.", drawn, _axis(arms[0].runs), SETTLED["accuracy"], wide=True)
+    bands = len(drawn) <= BANDS
+    axis = _axis(arms[0].runs)
+    return chart(f"{what}; at the end: {ends}.", drawn, axis, SETTLED["accuracy"], wide=True, bands=bands)
 
 
 def differences(pairs: Iterable[ArmPair], what: str) -> Markup:

@@ -186,8 +186,8 @@ def sharing(comparison: ComparisonDocument, before: str = "") -> str:
         return ""
     return (
         f"{before}Arms with the same teacher shared it: {100 * (computed / alone):.0f} % of the network passes that "
-        "all runs would take alone were computed, a backward pass counted as two. The table says what a run costs "
-        "alone; seconds are as they were."
+        "all runs would take alone were computed, a backward pass counted as two. Updates, passes and images are those "
+        "of a run alone, its teacher included; seconds are measured, and without the teacher where a run shared one."
     )
 
 

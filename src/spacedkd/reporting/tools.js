@@ -1,6 +1,6 @@
 "use strict";
-/* Everything can be read without this script. It shows values under the pointer (or the arrow keys), and makes files
-   of tables and pictures. A chart's values are those of the table of numbers beside it. */
+/* Everything can be read without this script. It shows values under the pointer (or the arrow keys), enlarges a
+   chart that is clicked (or Enter) until the next click (or Escape), and makes files of tables and pictures. A chart's values are those of the table of numbers beside it. */
 {
   const make = (name, text, class_) => {
     const made = document.createElement(name);
@@ -26,7 +26,8 @@
     const number = (text) => parseFloat(plain(text));
     const scale = ([low, high, start, stop]) => (value) => start + ((value - low) / (high - low)) * (stop - start);
     const [x, y] = [svg.dataset.x, svg.dataset.y].map((text) => text.split(" ").map(Number));
-    return { columns: columns.filter((one) => one.key), rows, number, x, y, toX: scale(x), toY: scale(y) };
+    const pictured = rows.filter((row) => number(row[0]) >= x[0]);
+    return { columns: columns.filter((one) => one.key), rows: pictured, number, x, y, toX: scale(x), toY: scale(y) };
   };
 
   const watch = (svg) => {
@@ -77,11 +78,21 @@
     });
     svg.addEventListener("pointerleave", hide);
     svg.addEventListener("blur", hide);
+    const zoom = (on) => {
+      hide();
+      const { width, height } = svg.viewBox.baseVal;
+      svg.parentElement.classList.toggle("zoomed", on);
+      svg.style.width = on ? `min(100%, ${((75 * width) / height).toFixed(1)}vh)` : "";
+    };
+    const isZoomed = () => svg.parentElement.classList.contains("zoomed");
+    svg.classList.add("zooms");
+    svg.addEventListener("click", () => zoom(!isZoomed()));
     svg.addEventListener("keydown", (event) => {
       const last = begin().rows.length - 1;
       const back = at < 0 ? last : Math.max(0, at - 1), on = Math.min(last, at + 1);
       const to = { ArrowLeft: back, ArrowRight: on, Home: 0, End: last }[event.key];
-      if (event.key === "Escape") hide();
+      if (event.key === "Escape") zoom(false);
+      if (event.key === "Enter") zoom(!isZoomed());
       if (to === undefined) return;
       event.preventDefault();
       show(to);
