@@ -161,7 +161,7 @@ def test_a_run_stores_the_name_of_its_data(tmp_path: Path) -> None:
         ("--learning-rate", "--lr "),
         ("--learning_rate", "--lr "),
         ("--model", "--network "),
-        ("--pretrained", "--teacher-weights timm"),
+        ("--use-pretrained", "--teacher-weights timm"),
         ("--config", "--spec "),
         ("--gpus", "--devices "),
         ("--device", "--accelerator "),
