@@ -59,7 +59,7 @@ Measured = Mapping[str, float]
 def shared(arms: Mapping[str, RunSpec], epochs: float, sharing: bool, folder: Path) -> Measured:
     started, cpu = time.monotonic(), cpu_seconds()
     arms = {label: replace(spec, epochs=epochs) for label, spec in arms.items()}
-    found = compare(arms, folder, seeds=1, jobs=1, sharing=sharing)
+    found = compare(arms, folder, seeds=1, jobs=1, sharing=sharing).document
     seconds, cpu = time.monotonic() - started, cpu_seconds() - cpu
     computed = [arm["computed"] for arm in found["arms"]]
     passes = sum(one["forward_passes"] + 2 * one["backward_passes"] for one in computed)

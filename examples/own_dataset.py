@@ -52,4 +52,4 @@ def main(folder: Path, epochs: float = 10, workers: int = 2) -> Run:
 
 if __name__ == "__main__":
     run = main(Path(sys.argv[1]))
-    print(f"student: {100 * run.student():.1f} % of {run.plan['test_images']} test images, last epoch, one seed")
+    print(f"student: {100 * run.accuracy:.1f} % of {run.plan['test_images']} test images, last epoch, one seed")

@@ -43,4 +43,4 @@ class Confidence(Method):
 
 if __name__ == "__main__":
     spec = spacedkd.RunSpec(network=spacedkd.NetworkSpec("resnet18_small", {"width": 8}), epochs=20)
-    print(spacedkd.train(spec, "runs/own", method=Confidence()).student())
+    print(spacedkd.train(spec, "runs/own", method=Confidence()).accuracy)

@@ -39,7 +39,7 @@ def main(folder: Path) -> Run:
     return train(
         spec,
         folder,
-        resume=folder.exists(),
+        if_exists="resume",
         network=lambda: Mixer(),
         lr=lambda step: 2e-3 * math.cos(math.pi / 2 * step / (STEPS_PER_EPOCH * EPOCHS)),
     )
@@ -48,5 +48,5 @@ def main(folder: Path) -> Run:
 if __name__ == "__main__":
     run = main(Path(sys.argv[1]))
     student = load_student(run.folder, network=Mixer)
-    print(f"student: {100 * run.student():.1f} % of {run.plan['test_images']} test images, last epoch, one seed")
+    print(f"student: {100 * run.accuracy:.1f} % of {run.plan['test_images']} test images, last epoch, one seed")
     print(f"a blank image is a {student(torch.zeros(1, 1, 8, 8)).argmax().item()} to it")

@@ -50,5 +50,5 @@ def main(folder: Path, epochs: float = 20) -> Run:
 
 if __name__ == "__main__":
     run = main(Path(sys.argv[1]))
-    scores = run.accuracy["student"]["test"]["final"]
-    print(f"student: R² {run.student():.3f}, MSE {scores['metrics']['mse']['last']:.5f}, last epoch, one seed")
+    scores = run.accuracies["student"]["test"]["final"]
+    print(f"student: R² {run.score():.3f}, MSE {scores['metrics']['mse']['last']:.5f}, last epoch, one seed")

@@ -64,6 +64,6 @@ def main(folder: Path, epochs: float = 12) -> Run:
 
 if __name__ == "__main__":
     run = main(Path(sys.argv[1]))
-    scores = run.accuracy["student"]["test"]["final"]
+    scores = run.accuracies["student"]["test"]["final"]
     pixels = scores["metrics"]["accuracy"]["last"]
-    print(f"student: mean IoU {100 * run.student():.1f} %, {100 * pixels:.1f} % of pixels, last epoch, one seed")
+    print(f"student: mean IoU {100 * run.score():.1f} %, {100 * pixels:.1f} % of pixels, last epoch, one seed")

@@ -22,7 +22,7 @@ def main(folder: Path, epochs: float = 20) -> dict[str, float]:
     )
     spaced = replace(online, schedule=Spaced("1.5ep"))
     runs = {"online": online, "spaced": spaced}
-    return {name: train(spec, folder / name).student() for name, spec in runs.items()}
+    return {name: train(spec, folder / name).accuracy for name, spec in runs.items()}
 
 
 if __name__ == "__main__":

@@ -69,4 +69,4 @@ def main(folder: Path, epochs: float = 15) -> Run:
 
 if __name__ == "__main__":
     run = main(Path(sys.argv[1]))
-    print(f"student: {100 * run.student():.1f} % of {run.plan['test_images']} sentences, last epoch, one seed")
+    print(f"student: {100 * run.accuracy:.1f} % of {run.plan['test_images']} sentences, last epoch, one seed")

@@ -20,7 +20,7 @@ USER_FILE = """\
 import spacedkd
 
 run = spacedkd.train(spacedkd.RunSpec(schedule=spacedkd.Spaced("1.5ep")), "runs/mine")
-reveal_type(run.student())
+reveal_type(run.accuracy)
 spacedkd.RunSpec(epochs="ten")
 """
 TINY = "--data digits --train-limit 40 --width 4 --epochs 2 --batch-size 8 --interval 1ep --out runs/tiny"
@@ -48,7 +48,12 @@ def check_sdist(sdist: Path) -> None:
     needed = "pyproject.toml LICENSE README.md CHANGELOG.md constraints.txt Makefile mkdocs.yml docs/data.md".split()
     needed += ["tests/conftest.py", "tests/docs/blocks.py", "examples/own_loop.py", "benchmarks/ways.py"]
     needed += ["results/README.md"]
-    needed += ["scripts/site.py", "src/spacedkd/report/look.css", "src/spacedkd/__init__.pyi", "src/spacedkd/py.typed"]
+    needed += [
+        "scripts/site.py",
+        "src/spacedkd/reporting/look.css",
+        "src/spacedkd/__init__.pyi",
+        "src/spacedkd/py.typed",
+    ]
     if missing := sorted({*needed} - names):
         raise SystemExit(f"{sdist.name} lacks {missing}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import posixpath
 import re
@@ -48,7 +49,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def made_pages() -> dict[str, str]:
     """Every page that is no file of docs/, by its place on the site."""
     pages = {uri: (ROOT / name).read_text(encoding="utf-8") for name, uri in FROM_ROOT.items()}
-    pages |= result_pages() | example_pages() | api_pages.pages()
+    pages |= result_pages() | example_pages() | notebook_pages() | api_pages.pages()
     return pages | {"command-line.md": command_line_page.page()}
 
 
@@ -65,6 +66,19 @@ def example_pages() -> dict[str, str]:
     pages = {f"examples/{name}.md": f"# {name}.py\n\n```python\n{source}```\n" for name, source in sources.items()}
     lines = [f"| [{name}.py]({name}.md) | {_first_line(source)} |" for name, source in sources.items()]
     return {"examples/index.md": "\n".join(["# Examples\n", "| file | |", "|---|---|", *lines]) + "\n", **pages}
+
+
+def notebook_pages() -> dict[str, str]:
+    """Each notebook as a page: its text, and its code without outputs."""
+    pages = {}
+    for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        parts = []
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            text = "".join(cell["source"])
+            parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        parts.append(f"The notebook: [{path.name}]({path.name})")
+        pages[f"notebooks/{path.stem}.md"] = "\n\n".join(parts) + "\n"
+    return pages
 
 
 def _first_line(source: str) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from spacedkd import Snapshots, SnapshotTeacher, Spaced, losses, seeded_loader
+from spacedkd import Snapshots, SnapshotTeacher, Spaced, Spacing, losses, seeded_loader
 
 HEAVY = {"torchvision", "timm", "PIL", "pyarrow", "scipy", "sklearn", "cv2", "rich", "tyro", "lightning_fabric"}
 
@@ -34,6 +34,9 @@ def main(folder: Path) -> None:
         loss.backward()
     assert loss.isfinite()
     assert torch.equal(next(teacher.network.parameters()), last)
+    for _ in Spacing(folder / "both", every=4).steps(seeded_loader(data, 8, seed=0, steps=range(8)), save=network):
+        pass
+    assert Spacing(folder / "both", every=4).teacher(network).folder == folder / "both"
     roles = [turn.role for turn in Spaced("2st").turns(("teacher", "student"), range(2))]
     assert roles == ["teacher", "teacher", "student", "student"]
     assert not HEAVY & {*sys.modules}

@@ -201,7 +201,7 @@ def test_own_dataset_is_the_same_with_any_number_of_workers(tmp_path: Path) -> N
     main = example("own_dataset")["main"]
     for workers in (0, 2):
         run = main(tmp_path / str(workers), epochs=2, workers=workers)
-    assert run.student() > 0.5
+    assert run.score() > 0.5
     assert_same_bits(tensors(tmp_path / "0"), tensors(tmp_path / "2"))
 
 
@@ -209,12 +209,12 @@ def test_own_dataset_is_the_same_with_any_number_of_workers(tmp_path: Path) -> N
 def test_other_tasks(name: str, epochs: float, least: float, tmp_path: Path) -> None:
     """R² is 0 where the answer is always the mean; the mean IoU is below 1/3 where it is always background."""
     run = example(name)["main"](tmp_path / "run", epochs)
-    assert run.student() > least
+    assert run.score() > least
 
 
 def test_text_classifier(tmp_path: Path) -> None:
     run = example("text_classifier")["main"](tmp_path / "run")
-    assert run.student() > 0.7, "always saying the most frequent part would be right less than half of the time"
+    assert run.score() > 0.7, "always saying the most frequent part would be right less than half of the time"
 
 
 def test_own_method(tmp_path: Path, tiny: RunSpec) -> None:

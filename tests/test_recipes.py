@@ -131,7 +131,7 @@ def test_the_page_about_recipes_has_the_table_of_their_settings() -> None:
 def test_one_recipes_settings_are_listed_with_their_sources(
     name: str, row: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spacedkd.cli.console.console._width", 200)
+    monkeypatch.setattr("spacedkd.reporting.terminal.console._width", 200)
     main(["list", "recipes", "--pattern", name])
     assert row in [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
@@ -613,5 +613,5 @@ def test_every_recipe_trains(name: str, tmp_path: Path) -> None:
     tiny = "--data digits --train-limit 40 --batch-size 8 --epochs 2 --interval 1ep --threads 1 --precision 32-true"
     words = f"--recipe {name} {tiny} {SMALL[recipe(name).network.name]}".split()
     result = train(to_spec(parse(words)), tmp_path / "run")
-    assert result.accuracy.keys() == {"teacher", "student"}
+    assert result.accuracies.keys() == {"teacher", "student"}
     assert load_student(tmp_path / "run").num_classes == 10

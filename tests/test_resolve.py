@@ -17,6 +17,7 @@ from spacedkd.config.serialization import to_json
 from spacedkd.data.run_data import from_datasets
 from spacedkd.data.sources import load, resolve_data
 from spacedkd.runtime import processes
+from spacedkd.training import Event
 from tests.conftest import TINY
 from tests.training.stopping import train_until
 
@@ -77,10 +78,16 @@ def test_a_run_without_deterministic_kernels_says_so(tmp_path: Path) -> None:
     spec = without_determinism(replace(TINY, epochs=1))
     assert spec.fingerprint() == replace(TINY, epochs=1).fingerprint()
     assert "deterministic" not in to_json(TINY)["engine"]
-    train(spec, tmp_path / "free")
-    assert (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark) == (False, True)
-    train(replace(TINY, epochs=1), tmp_path / "exact")
-    assert (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark) == (True, False)
+    flags: list[tuple[bool, bool]] = []
+
+    def look(event: Event) -> None:
+        flags.append((torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark))
+
+    train(spec, tmp_path / "free", callback=look)
+    assert {*flags} == {(False, True)}
+    flags.clear()
+    train(replace(TINY, epochs=1), tmp_path / "exact", callback=look)
+    assert {*flags} == {(True, False)}
     free, exact = (
         json.loads((tmp_path / name / "result.json").read_text())["environment"] for name in ("free", "exact")
     )
@@ -91,8 +98,8 @@ def test_a_run_without_deterministic_kernels_says_so(tmp_path: Path) -> None:
 def test_a_run_keeps_the_kernels_it_began_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train_until(without_determinism(), tmp_path / "run", 7)
     with pytest.raises(UserError, match="begun with engine.deterministic=False"):
-        train(TINY, tmp_path / "run", resume=True)
+        train(TINY, tmp_path / "run", if_exists="resume")
     assert "without" not in capsys.readouterr().err
-    train(without_determinism(), tmp_path / "run", resume=True)
+    train(without_determinism(), tmp_path / "run", if_exists="resume")
     assert "will not have the bits of a run that was never stopped" in capsys.readouterr().err
-    train(TINY, tmp_path / "run", resume=True)  # it is finished, so nothing is computed
+    train(TINY, tmp_path / "run", if_exists="resume")  # it is finished, so nothing is computed

@@ -19,10 +19,10 @@ from spacedkd.cli.overrides import to_spec
 from spacedkd.comparison.document import read_arms
 from spacedkd.comparison.results import compare_runs
 from spacedkd.config.serialization import from_json, to_json
-from spacedkd.report.schedules import schedule_section
+from spacedkd.reporting.schedules import schedule_section
 from spacedkd.schedule import SCHEDULES, BaseSchedule, Schedule, Turn, Window, describe_schedule, interval_of
 from spacedkd.timeline import TeacherUpdates
-from tests.report.fake_runs import FakeArm, write_runs
+from tests.reporting.fake_runs import FakeArm, write_runs
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import ROOT
-from tests.report import browser
+from tests.reporting import browser
 
 BASH = shutil.which("bash") or "/bin/bash"
 TESTS = f"""

@@ -41,7 +41,7 @@ from spacedkd.exporting.request import ExportRequest
 from spacedkd.methods import METHODS
 from spacedkd.methods.base import Ingredients, Losses, Method, Models, Progress
 from spacedkd.models.classifier import Classifier
-from spacedkd.report.page import render
+from spacedkd.reporting.page import render
 from spacedkd.task import Classification, Dense, Regression, Task
 from tests.training.stopping import assert_same_run, train_in_parts
 
@@ -179,7 +179,7 @@ def test_a_run_is_the_plain_loop(setting: Setting, tmp_path: Path) -> None:
     torch.testing.assert_close(student, dict(models["student"].state_dict()), rtol=1e-12, atol=1e-14)
     for role, model in models.items():
         (name, value), *others = metrics_by_hand(setting, model).items()
-        scores = run.accuracy[role]["test"]["final"]
+        scores = run.accuracies[role]["test"]["final"]
         assert scores["last"] == pytest.approx(value, rel=1e-12)
         assert {key: both["last"] for key, both in scores["metrics"].items()} == pytest.approx(dict(others), rel=1e-12)
         assert run.spec.judged_by == name
@@ -206,12 +206,25 @@ def test_stopped_runs_and_replayed_teachers_have_the_same_bits(setting: Setting,
 
 
 @each_setting
+def test_cached_targets_have_the_same_bits(setting: Setting, tmp_path: Path) -> None:
+    objects: dict[str, Any] = {"network": setting.network, "data": setting.data()}
+    spec = setting.spec()
+    train(spec, tmp_path / "alone", **objects)
+    train(replace(spec, cache_targets=True), tmp_path / "caches", **objects)
+    train(replace(spec, targets_path=str(tmp_path / "caches")), tmp_path / "reads", **objects)
+    for name in ("journal.jsonl", "student/model.safetensors"):
+        assert len({(tmp_path / run / name).read_bytes() for run in ("alone", "caches", "reads")}) == 1
+    with pytest.raises(UserError, match="top-k"):
+        train(replace(spec, cache_targets=True, targets_form="top-k:1"), tmp_path / "other", **objects)
+
+
+@each_setting
 def test_the_best_epoch_is_that_of_the_metric_on_held_out_items(setting: Setting, tmp_path: Path) -> None:
     run = setting.train(tmp_path / "run", data={"holdout": 0.25})
     lines = map(json.loads, (tmp_path / "run/journal.jsonl").read_text().splitlines())
     entries = [line for line in lines if line["event"] == "accuracy" and line["role"] == "student"]
     best = max(entries, key=lambda entry: entry["accuracy"]["holdout"]["final"])
-    scores = run.accuracy["student"]["test"]["final"]
+    scores = run.accuracies["student"]["test"]["final"]
     assert (scores["best"], scores["best_epoch"]) == (best["accuracy"]["test"]["final"], best["epoch"])
     assert {name: both["best"] for name, both in scores["metrics"].items()} == best["metrics"]["test"]["final"]
 
@@ -231,7 +244,7 @@ def test_the_best_epoch_is_that_of_the_metric_on_held_out_items(setting: Setting
 def test_methods_that_learn_every_task(setting: Setting, name: str, options: dict[str, Any], tmp_path: Path) -> None:
     schedule = None if name == "none" else Spaced("3st")
     run = setting.train(tmp_path / "run", method=MethodSpec(name, options), schedule=schedule, epochs=1)
-    assert run.student() <= 1
+    assert run.score() <= 1
     (entry, *_) = [
         json.loads(line) for line in (tmp_path / "run/journal.jsonl").read_text().splitlines() if '"loss"' in line
     ]
@@ -253,7 +266,7 @@ def test_a_trained_teacher_that_does_not_learn(tmp_path: Path) -> None:
         teacher=NetworkSpec(weights=str(tmp_path / "first")),
     )
     run = train(spec, tmp_path / "run", network=predictor, teacher=predictor, data=numbers())
-    assert run.student() != first.student()
+    assert run.score() != first.student()
 
 
 @dataclass(frozen=True)

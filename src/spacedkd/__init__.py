@@ -7,7 +7,7 @@ A run is a spec and a folder:
     spec = RunSpec(data=DataSpec("digits"), network=NetworkSpec("resnet18_small", {"width": 16}),
                    schedule=Spaced("1.5ep"), epochs=30)
     run = train(spec, "runs/spaced")
-    print(run.student())
+    print(run.accuracy)
 
 The schedule, the losses and the methods also stand alone, for a training loop of your own:
 

@@ -1,12 +1,13 @@
 # ruff: noqa: I001  grouped by what they are for
-# Train, compare, evaluate, give away
+# Train, compare, evaluate, export
 from .comparison.compare import compare as compare
 from .evaluation.evaluate import evaluate as evaluate
 from .exporting.export import export as export
+from .reporting.notebook import report as report
 from .training.forecast import forecast as forecast
 from .training.train import train as train
 
-# What a run is
+# The config of a run
 from .config.optimizer import OptimizerSpec as OptimizerSpec
 from .config.optimizer import RateSpec as RateSpec
 from .config.recipes import recipe as recipe
@@ -18,19 +19,19 @@ from .config.spec import NetworkSpec as NetworkSpec
 from .config.spec import RunSpec as RunSpec
 from .config.spec import read_spec as read_spec
 
-# Who learns when; more of them, and a schedule of your own: `schedule`
+# Schedules; the module `schedule` has all of them, and what a schedule of your own needs
 from .schedule import Ahead as Ahead
 from .schedule import Duration as Duration
 from .schedule import Offline as Offline
 from .schedule import Online as Online
 from .schedule import Spaced as Spaced
 
-# What a run leaves
+# The results of a run
 from .models.student_io import load_student as load_student
 from .runs.result import Run as Run
 from .runs.result import read_run as read_run
 
-# Training loops of your own, and other trainers
+# For training loops of your own, and other trainers
 from .data.dataloader import seeded_loader as seeded_loader
 from .integrations.spacing import Spacing as Spacing
 from .methods import losses as losses
@@ -39,13 +40,13 @@ from .trajectory.snapshot_teacher import Snapshots as Snapshots
 from .trajectory.snapshot_teacher import SnapshotTeacher as SnapshotTeacher
 from .trajectory.targets import Targets as Targets
 
-# Errors, and stopping
+# Errors and signals
 from .runtime.errors import Diverged as Diverged
 from .runtime.errors import UserError as UserError
 from .runtime.signals import Signals as Signals
 from .runtime.signals import Stopped as Stopped
 
-# Packages and modules with names of their own
+# Packages and modules with more names
 from . import comparison as comparison
 from . import data as data
 from . import evaluation as evaluation

@@ -87,7 +87,7 @@ class BaseSchedule(ABC):
         return None
 
     def forward_only_turns(self, roles: Sequence[str], steps: range) -> Mapping[Turn, Turn]:
-        """Return turns that are forward passes without an update, each by the turn that comes right after it."""
+        """Return forward passes without an update: each value is passed right before the turn that is its key."""
         return {}
 
     def has_speed(self) -> bool:
@@ -148,7 +148,9 @@ class Spaced(BaseSchedule):
         interval, total = steps_of(self.interval), len(steps)
         speeds = [float(self.speed) ** behind for behind in reversed(range(len(roles)))]  # the last role has speed 1
         done = [0] * len(roles)  # steps that each role has learned
-        for end in range(interval, total + interval, interval):  # where blocks end for the last role; not yet cut
+        for end in range(
+            interval, total + interval, interval
+        ):  # ends of the last role's blocks; the last may be > total
             is_replayed = self.tail == "teach" or end <= total
             for number, role in enumerate(roles if is_replayed else roles[:1]):
                 start, done[number] = done[number], _steps_at_speed(end, speeds[number], total)
@@ -772,6 +774,7 @@ def steps_of(value: Duration | str | int) -> int:
     duration = Duration.parse(value)
     if duration.unit != "st":
         raise UserError(
-            f"{duration} needs the length of an epoch: call in_steps(schedule, steps_per_epoch, total) first."
+            f"{duration} needs the length of an epoch: call in_steps(schedule, steps_per_epoch, total) first. In a "
+            f"schedule of yours a field's default is no text but a Duration: Duration.parse('{duration}')."
         )
     return int(duration.amount)

@@ -1,4 +1,4 @@
-"""Tasks: what the networks of a run learn, and how good they are. Classes, numbers, or a class for every pixel.
+"""Tasks: a class for each item, numbers for each item, or a class for each pixel; with their losses and metrics.
 
                      outputs z        labels y                 loss of labels   distillation         metrics
     classification   [B, C]           classes [B], or [B, C]   cross-entropy    the `logit_loss`     accuracy
@@ -30,7 +30,10 @@ from spacedkd.runtime.errors import UserError
 
 
 class Divergence(Protocol):
-    """A loss between logits, the student's first; `dim` is the dimension of the classes, `mask` what counts."""
+    """A loss between a student's and a teacher's logits.
+
+    `where` may have `dim`, the dimension of the classes, and `mask`, which is True where a position counts.
+    """
 
     def __call__(self, student: Tensor, teacher: Tensor, **where: Any) -> Tensor: ...
 
@@ -40,7 +43,7 @@ class Task(Protocol):
 
     name: ClassVar[str]
     form: ClassVar[str]
-    """the outputs of a network, in messages"""
+    """shape of a network's outputs, for messages; `{items}` stands for the number of items"""
     softens: ClassVar[bool]
     """whether outputs are logits, which a temperature softens"""
 
@@ -57,13 +60,13 @@ class Task(Protocol):
         """Return the distance of the student's outputs from the teacher's; `divergence` is the method's, of logits."""
 
     def tally(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return what metrics are computed from, [K, H]: K numbers for each head, which batches add to.
+        """Return K numbers for each head, [K, H]; the metrics are computed from their sums over all batches.
 
         Outputs are those of H heads, [H, B, ...]. The last number counts items whose outputs are not all finite.
         """
 
     def metrics(self, sums: Sequence[float], items: int) -> dict[str, float]:
-        """Return the metrics of one head by name, the run's own first, from its sums over all items."""
+        """Return the metrics of one head by name from its sums over all items; the metric of the run is the first."""
 
 
 def _not_finite(outputs: Tensor) -> Tensor:

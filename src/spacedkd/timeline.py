@@ -89,7 +89,7 @@ def timeline_turns(
 
 
 def forward_only_turns(schedule: Schedule, roles: Sequence[str], total: int) -> Mapping[Turn, Turn]:
-    """Return a schedule's forward passes without an update, each by the turn that comes right after it."""
+    """Return a schedule's forward passes without an update: each is passed right before the turn that is its key."""
     return with_defaults(schedule).forward_only_turns(roles, range(total))
 
 
@@ -105,7 +105,7 @@ class Timeline:
     ) -> None:
         """Keep the turns of the trained roles; a role that is not in `roles` is refused."""
         self.forward_only_turns = forward_only_turns or {}
-        """forward passes without an update, each by the turn that comes right after it"""
+        """forward passes without an update: each value is passed right before the turn that is its key"""
         self._roles = roles
         self._role_numbers, self._steps = array("H"), array("q")
         numbers = {role: number for number, role in enumerate(roles)}
@@ -128,7 +128,8 @@ class Timeline:
     def in_parts(self, role: str, steps: int) -> "Timeline":
         """Return this timeline with the blocks of a role cut before each multiple of a number of steps.
 
-        A part is a block that begins with its own role: as after a resume in the middle of a block.
+        The role then waits for what it reads before every part. Nothing else changes: to the loop the next part is a
+        block that follows one of the same role, like one that is resumed in its middle.
 
         >>> timeline = Timeline(("a", "b"), Spaced("5st").turns(("a", "b"), range(5)), ("a", "b")).in_parts("b", 2)
         >>> [(block.role, block.start, [*block.steps]) for block in timeline.blocks()]

@@ -26,7 +26,7 @@ from studies.spacing.page import write_advice, write_page
 
 PAGE = Path(__file__).parent
 NUMBERS = PAGE / "numbers"
-ADVICE = PAGE.parents[1] / "src" / "spacedkd" / "report" / "study.json"
+ADVICE = PAGE.parents[1] / "src" / "spacedkd" / "reporting" / "study.json"
 """the numbers that reports cite"""
 LINE_SECONDS = 60.0
 """between two lines about the progress of a run"""

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 from spacedkd.config.serialization import to_json
-from spacedkd.report.charts import Panel, Tick, label, rounded, ticks
-from spacedkd.report.formatting import percent_tick
-from spacedkd.report.html import Markup, tag
+from spacedkd.reporting.charts import Panel, Tick, label, rounded, ticks
+from spacedkd.reporting.formatting import percent_tick
+from spacedkd.reporting.html import Markup, tag
 from studies.spacing.analysis import MEASURES, Regime
 
 COLOURS = {"last iterate": ("#2563c9", "#7aa7f0"), "average poly:2": ("#c2410c", "#f59e5b")}

@@ -6,7 +6,7 @@ from typing import Any
 
 from spacedkd.config.serialization import to_json
 from spacedkd.evaluation.statistics import ConfidenceInterval, Effect
-from spacedkd.report.markdown import grid
+from spacedkd.reporting.markdown import grid
 from spacedkd.runtime.files import write_json, write_text
 from studies.spacing.analysis import MEASURES, PRIMARY, REFERENCES, Regime, Verdict, verdicts
 from studies.spacing.arms import Question
@@ -54,7 +54,7 @@ def write_page(to: Path, asked: Sequence[Question], found: Mapping[str, Sequence
 
 
 def write_advice(file: Path, found: Mapping[str, Sequence[Regime]]) -> None:
-    """Write the numbers that reports cite; see `spacedkd.report.advice`."""
+    """Write the numbers that reports cite; see `spacedkd.reporting.advice`."""
     cited = [
         _advice(regime, [verdict for verdict in verdicts(of_question) if verdict.regime == regime.name])
         for of_question in found.values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import platform
 import re
 import shlex
 import subprocess
@@ -162,7 +163,8 @@ def test_two_data_sets_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--version"])
-    assert capsys.readouterr().out == f"spacedkd {version('spacedkd')}\n"
+    versions = f"spacedkd {version('spacedkd')}, torch {version('torch')}, Python {platform.python_version()}\n"
+    assert capsys.readouterr().out == versions
 
 
 @pytest.mark.parametrize("verb", ["", "train", "compare", "evaluate", "report", "status", "list"])

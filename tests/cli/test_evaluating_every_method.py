@@ -28,7 +28,7 @@ def measure(spec: RunSpec, folder: Path) -> None:
     for role, learner in method.learners.items():
         if learner != student or role == method.roles[-1]:  # an earlier role of the student's model is not its end
             heads = models[learner]["test"]["heads"]
-            then = {head: numbers["last"] for head, numbers in result.accuracy[role]["test"].items()}
+            then = {head: numbers["last"] for head, numbers in result.accuracies[role]["test"].items()}
             assert {head: heads[head]["top1"] for head in heads} == then, role
     assert found["adversarial"]["images"] == 50
     assert found["adversarial"]["measured"] == {"model": student, "head": "final"}

@@ -56,7 +56,7 @@ def test_a_network_and_data_and_a_rate(own: ModuleType, tmp_path: Path, capsys: 
     flags = "--network own_parts:make --data own_parts:images --threads 1".split()
     main(["evaluate", "run", *flags])
     found = json.loads((tmp_path / "run" / "evaluation.json").read_text())["instruments"]["accuracy"]
-    assert found["models"]["student"]["test"]["heads"]["final"]["top1"] == run.student()
+    assert found["models"]["student"]["test"]["heads"]["final"]["top1"] == run.score()
     assert found["class_names"] == ["0", "1", "2"]
     main(["evaluate", "run", *flags, "--flatness", "--draws", "2", "--train-images", "6"])
     again = json.loads((tmp_path / "run" / "evaluation.json").read_text())["instruments"]
@@ -81,7 +81,7 @@ def test_the_same_from_python(own: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has a network of your own"):
         evaluate(run)
     found = evaluate(run, network=own.make, data=own.images())
-    assert found["instruments"]["accuracy"]["models"]["student"]["test"]["heads"]["final"]["top1"] == run.student()
+    assert found["instruments"]["accuracy"]["models"]["student"]["test"]["heads"]["final"]["top1"] == run.score()
     assert json.loads((tmp_path / "run" / "evaluation.json").read_text()) == found
     noise = spacedkd.evaluation.EvaluationSpec([spacedkd.evaluation.WeightNoise(draws=2)])
     noisy = evaluate(tmp_path / "run", noise, network=own.make, data=own.images())

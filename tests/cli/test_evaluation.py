@@ -29,7 +29,7 @@ def test_all_instruments(runs: Path, capsys: pytest.CaptureFixture[str]) -> None
     for words in ("reliability", "corrupted images", "under attack", "noise on the weights", "curvature", "stage3"):
         assert words in said
     instruments = found(run)["instruments"]
-    assert list(instruments) == ["accuracy", "corruptions", "adversarial", "weight_noise", "curvature"]
+    assert list(instruments) == ["accuracy", "confusion", "corruptions", "adversarial", "weight_noise", "curvature"]
     assert all(one["measured"]["head"] == "final" for one in instruments.values())
     assert instruments["corruptions"]["severities"] == [1, 5]
     curvature = instruments["curvature"]

@@ -12,12 +12,14 @@ import timm
 
 from spacedkd import AugmentSpec, DataSpec, Duration, EngineSpec, OptimizerSpec, RateSpec, RunSpec, Spaced, UserError
 from spacedkd.cli import main
+from spacedkd.cli.compare import parse_arm
 from spacedkd.cli.flags import GROUPS, PATHS, parse
 from spacedkd.cli.overrides import apply_flags, to_spec
 from spacedkd.config.resolve import resolve_spec
 from spacedkd.config.serialization import to_json, with_changes
 from spacedkd.config.spec import OURS
 from spacedkd.models.small_networks import OUR_NAMES
+from spacedkd.runtime.errors import on_command_line
 from spacedkd.runtime.files import write_json
 
 WITHOUT_A_FLAG = {
@@ -27,7 +29,7 @@ WITHOUT_A_FLAG = {
     **dict.fromkeys(("extends.epochs", "extends.turn", "extends.how"), "--extend RUN --epochs NUMBER"),
     "processes_before": "--resume RUN --devices COUNT",
     "network.options": "--width, --set network.NAME",
-    "method.options": "--set method.NAME",
+    "method.options": "--temperature, --alpha, --label-weight, --logit-weight, --set method.NAME",
     "optimizer.options": "--set optimizer.NAME",
     "teacher.options": "--set teacher.NAME",
     "teacher.weights": "--teacher-weights",
@@ -69,8 +71,10 @@ def test_help_says_what_every_flag_is_and_its_default(
     spec = replace(RunSpec(), data=DataSpec(augment=AugmentSpec()))
     for one in (flag for group in GROUPS.values() for flag in group):
         default = f" (default: {one.default})" if one.default != "" else ""
-        word = f", --no-{one.option[2:]}" if one.kind is bool else f" {one.metavar}"
-        assert f"{one.option}{word} {one.about}{default}" in said
+        typed = one.option if one.kind is bool else f"{one.option} {one.metavar}"
+        if one.kind is bool and not one.is_switch:
+            typed = f"--[no-]{one.option[2:]}"
+        assert f"{typed} {one.about}{default}" in said
         value = at(spec, one.path) if one.path else None
         if one.path and not one.path.startswith("data.augment.") and value not in (None, ()):
             words = {"True": "yes", "False": "no"}.get(str(value), str(value).removesuffix(".0"))
@@ -219,3 +223,85 @@ def test_a_flag_switches_off_what_a_spec_has() -> None:
     base = RunSpec(channels_last=True, engine=EngineSpec(compile=True))
     spec = apply_flags(base, parse(["--no-compile", "--no-channels-last"]))
     assert (spec.engine.compile, spec.channels_last) == (False, False)
+
+
+# --- Options of methods
+
+
+def fingerprint(words: str) -> str:
+    return resolve_spec(spec_of(words)).fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("typed", "options"),
+    [
+        ("--temperature 4", {"temperature": 4}),
+        ("--label-weight 1 --logit-weight 2", {"label_weight": 1, "logit_weight": 2}),
+        ("--alpha 0.9", {"label_weight": 0.1, "logit_weight": 0.9}),
+        ("--alpha 1", {"label_weight": 0, "logit_weight": 1}),
+        ("--method takd --alpha 0.3 --temperature 2", {"label_weight": 0.7, "logit_weight": 0.3, "temperature": 2}),
+        ("--method tsb-like --temperature 2", {"temperature": 2}),
+        ("--method lskd --logit-weight 4.5", {"logit_weight": 4.5}),
+        ("--set method.name=hinton --alpha 0.5", {"label_weight": 0.5, "logit_weight": 0.5}),
+        ("--method ctkd --temperature 2 --set method.curriculum=0", {"temperature": 2, "curriculum": 0}),
+        ("--method own.module:Method --alpha 0.5", {"label_weight": 0.5, "logit_weight": 0.5}),
+    ],
+)
+def test_flags_of_methods_set_their_options(typed: str, options: dict[str, float]) -> None:
+    assert spec_of(typed).method.options == options
+
+
+def test_a_flag_of_a_method_is_the_same_run_as_its_option() -> None:
+    assert fingerprint("--temperature 4") == fingerprint("--set method.temperature=4")
+    assert fingerprint("--alpha 0.3") == fingerprint("") != fingerprint("--alpha 0.4")
+    for method in ("hinton", "eskd", "ctkd"):  # whose loss is 0.1 CE + 0.9 KL
+        assert fingerprint(f"--method {method} --alpha 0.9") == fingerprint(f"--method {method}")
+
+
+def test_a_flag_of_a_method_replaces_the_option_of_the_spec_and_of_the_comparison() -> None:
+    base = RunSpec(method={"name": "dkd", "options": {"temperature": 3, "warmup": 5}})
+    assert spec_of("--temperature 2", base).method.options == {"temperature": 2, "warmup": 5}
+    _, spec = parse_arm("warm: --temperature 8", parse(["--temperature", "4", "--alpha", "0.5"]))
+    assert spec.method.options == {"temperature": 8, "label_weight": 0.5, "logit_weight": 0.5}
+
+
+def test_a_flag_of_a_method_wins_over_a_recipe() -> None:
+    options = to_spec(parse(["--recipe", "official-vit", "--temperature", "2.5", "--alpha", "0.25"])).method.options
+    assert (options["temperature"], options["label_weight"], options["logit_weight"]) == (2.5, 0.75, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ("--method none --temperature 4", ["none", "temperature", "no options"]),
+        ("--method tsb-like --label-weight 1", ["tsb-like", "label_weight", "--temperature", "method.mu="]),
+        ("--method tsb-like --alpha 0.5", ["tsb-like", "label_weight", "logit_weight"]),
+        ("--method dkd --alpha 0.5", ["dkd", "--label-weight", "--logit-weight"]),
+        ("--method ps-kd --alpha 0.5", ["ps-kd", "--set method.alpha=0.5"]),
+        ("--method ctkd --temperature 3", ["ctkd", "--temperature", "method.curriculum=0"]),
+        ("--alpha 9", ["--alpha", "from 0 to 1", "got 9"]),
+        ("--alpha nan", ["--alpha", "nan"]),
+        ("--alpha high", ["--alpha", "'high'"]),
+        ("--temperature 0", ["temperature", "above 0"]),
+        ("--alpha 0.5 --label-weight 0.5", ["--alpha", "--label-weight"]),
+        ("--alpha 0.5 --logit-weight 0.5", ["--alpha", "--logit-weight"]),
+        ("--alpha 0.5 --set method.logit_weight=0.5", ["--alpha", "--set method.logit_weight"]),
+        ("--temperature 3 --set method.options.temperature=3", ["--temperature", "--set method.options.temperature"]),
+        ('--temperature 3 --set \'method={"name": "kd"}\'', ["--temperature", "--set method"]),
+    ],
+)
+def test_flags_of_methods_are_refused_by_name(typed: str, named: list[str]) -> None:
+    with on_command_line(), pytest.raises(UserError) as error:
+        resolve_spec(spec_of(typed))
+    assert all(word in str(error.value) for word in named)
+
+
+@pytest.mark.parametrize("typed", ["--lr-schedule cosine", "--lr-schedule=cosine", "--lr_schedule cosine"])
+def test_lr_schedule_is_the_rate(typed: str) -> None:
+    assert spec_of(typed) == spec_of("--rate cosine")
+
+
+def test_a_switch_has_no_opposite() -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--no-plan"])
+    assert parse(["--trust-code"])["trust_code"] is True

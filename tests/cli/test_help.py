@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -53,15 +54,26 @@ def test_help_fits_into_80_columns(
 def test_every_flag_is_in_the_long_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for word in ("-H", "--help-all"):
         text = " ".join(said(["compare", word], capsys, monkeypatch))
-        for name in (*FLAGS, "arm", "equal_cost", "sharing", "no_sharing", "ray"):
-            assert f" --{name.replace('_', '-')}" in text
+        for name in (*FLAGS, "arm", "equal_cost", "no_sharing", "ray"):
+            option = name.replace("_", "-")
+            assert f" --{option} " in text or f" --[no-]{option} " in text
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_help_shows_a_flag_that_is_on_or_off_once(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = said([verb, "--help-all"], capsys, monkeypatch)
+    assert not any(re.search(r", --no-|--no-(?!sharing)[a-z-]+ *│", line) for line in shown)
+    assert all(len(line) == len(shown[-1]) for line in shown if line.startswith("│ --[no-]"))
 
 
 def test_every_verb_has_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     lines = said(["--help"], capsys, monkeypatch)
     verbs = [line.strip("│").split(maxsplit=2)[1:] for line in lines if "•" in line]
     assert [(name, line.strip()) for name, line in verbs] == [(name, about(verb)) for name, verb in COMMANDS.items()]
-    assert len(lines) < 25
+    assert len(lines) < 28
+    assert lines[-1].endswith("spacedkd --version")
 
 
 def test_a_shell_completes_verbs_and_flags(

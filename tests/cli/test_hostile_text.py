@@ -12,17 +12,18 @@ from types import SimpleNamespace
 import pytest
 from rich.text import Text
 
-from spacedkd.cli import main, progress
+from spacedkd.cli import main
 from spacedkd.cli.console import SafeConsole, say, say_error
-from spacedkd.cli.progress import RoleBars, jobs_progress, work_progress
 from spacedkd.comparison.results import compare_runs
-from spacedkd.report.tables import comparison_tables
-from spacedkd.report.terminal import rich_table
+from spacedkd.reporting import progress
+from spacedkd.reporting.progress import RoleBars, jobs_progress, work_progress
+from spacedkd.reporting.tables import comparison_tables
+from spacedkd.reporting.terminal import rich_table
 from spacedkd.runtime.errors import printable
 from spacedkd.runtime.files import HOST
 from spacedkd.runtime.processes import print_notice
 from spacedkd.training.loop import Event
-from tests.report.fake_runs import FakeArm, write_runs
+from tests.reporting.fake_runs import FakeArm, write_runs
 
 EVIL = "a\x1b[2J\x1b]0;title\x07\x9b31m\r\nspacedkd: all is well\x08\u202etxt\u2028\x7f"
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

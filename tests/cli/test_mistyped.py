@@ -8,7 +8,7 @@ from spacedkd.cli import COMMANDS, main, usage
 from spacedkd.cli.flags import GROUPS
 from spacedkd.cli.usage import flags_of
 
-VERB_NAMES = "train, compare, evaluate, report, export, theory, reproduce, status, list, completion"
+VERB_NAMES = "train, compare, evaluate, predict, report, export, theory, reproduce, status, list, completion"
 SAID = {
     (): f"Name a command: {VERB_NAMES}. See spacedkd --help",
     ("tran", "--epochs", "3"): f"Unknown command 'tran'. Did you mean 'train'? Available: {VERB_NAMES}.",

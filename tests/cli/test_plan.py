@@ -16,7 +16,7 @@ from spacedkd.cli.compare import say_comparison
 from spacedkd.cli.train import say_planned
 from spacedkd.comparison import ComparisonForecast
 from spacedkd.config.resolve import ResolvedRun
-from spacedkd.report.formatting import THIN_SPACE
+from spacedkd.reporting.formatting import THIN_SPACE
 from spacedkd.training import Forecast
 from tests.cli.test_cli import TINY
 from tests.training.test_forecast import contents

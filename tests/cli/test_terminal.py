@@ -9,11 +9,11 @@ from pathlib import Path
 from rich.console import Console
 
 from spacedkd.comparison.results import compare_runs
-from spacedkd.report.table import Cell, Column, Table
-from spacedkd.report.tables import comparison_tables
-from spacedkd.report.terminal import rich_table
+from spacedkd.reporting.table import Cell, Column, Table
+from spacedkd.reporting.tables import comparison_tables
+from spacedkd.reporting.terminal import rich_table
 from spacedkd.schedule import Spaced
-from tests.report.fake_runs import FakeArm, write_runs
+from tests.reporting.fake_runs import FakeArm, write_runs
 
 ONLINE = FakeArm("online", [0.70, 0.71, 0.72])
 SPACED = FakeArm("spaced [b]", [0.80, 0.82, 0.81], schedule=Spaced("1.5ep"))

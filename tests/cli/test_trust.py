@@ -27,7 +27,7 @@ from spacedkd.models.pretrained import load_weights
 from spacedkd.runtime.user_code import Inherited, load_object, mark_names, working_in
 from tests.cli.test_bad_input import refused
 from tests.conftest import TINY
-from tests.report.fake_runs import FakeArm, write_runs
+from tests.reporting.fake_runs import FakeArm, write_runs
 
 OWN = """
 from pathlib import Path

@@ -17,12 +17,12 @@ from rich.console import Console
 
 from spacedkd import Diverged, Duration, OptimizerSpec, RunSpec, Spaced, Stopped, train
 from spacedkd.cli import main
-from spacedkd.cli.progress import RoleBars, in_words, line
 from spacedkd.cli.status import listed
+from spacedkd.reporting.progress import RoleBars, in_words, line
 from spacedkd.runs.status import PROGRESS, state_of
 from spacedkd.runtime.files import HOST
 from spacedkd.training import Event
-from tests.report.fake_runs import FakeArm, write_runs
+from tests.reporting.fake_runs import FakeArm, write_runs
 from tests.training.stopping import train_until
 
 
@@ -97,7 +97,7 @@ def test_a_run_that_was_stopped_says_how_to_go_on(
     assert f"No finished run in {run}. Resume one with: spacedkd train --resume '{run}'" in " ".join(
         capsys.readouterr().err.split()
     )
-    train(tiny, run, resume=True)
+    train(tiny, run, if_exists="resume")
     assert not (run / PROGRESS).exists()
     assert state_of(run).state == "finished"
 

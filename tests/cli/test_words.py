@@ -155,8 +155,9 @@ def test_a_run_stores_the_name_of_its_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flag", "use"),
     [
-        ("--temperature", "--set method.temperature=4"),
-        ("--alpha", "--set method.logit_weight=0.3"),
+        ("--kd-t", "--temperature 4"),
+        ("--kd-alpha", "--alpha 0.9"),
+        ("--lr-scheduler", "--rate cosine"),
         ("--learning-rate", "--lr "),
         ("--learning_rate", "--lr "),
         ("--model", "--network "),

@@ -56,12 +56,12 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         if job.label == "killed" and 4 < moment.turn < moment.turns:
             os.kill(holder(job.folder), signal.SIGSEGV)
 
-    found = compare(ARMS, out, seeds=1, jobs=1, callback=kill)
+    found = compare(ARMS, out, seeds=1, jobs=1, callback=kill).document
     assert [(one["label"], one["seed"]) for one in found["failed"]] == [("killed", 0)]
     assert [arm["label"] for arm in found["arms"]] == ["spaced"], "the others go on"
     assert (out / "killed/seed0/checkpoint/latest.safetensors").exists()
     assert state_of(out / "killed/seed0").state == "failed"
-    assert compare(ARMS, out, seeds=1, against="online", jobs=1)["failed"] == []
+    assert compare(ARMS, out, seeds=1, against="online", jobs=1).failed == []
     return out, found["failed"][0]["said"]
 
 
@@ -159,7 +159,7 @@ def test_a_comparison_that_is_renamed_ends_and_goes_on_there(tmp_path: Path) -> 
     with pytest.raises(Moved, match=rf"moved to {elsewhere} .* the new name of the folder"):
         compare(arms, out, seeds=1, jobs=1, callback=rename)
     assert not out.exists(), "no other folder is made in its place"
-    assert compare(arms, elsewhere, seeds=1, jobs=1)["failed"] == []
+    assert compare(arms, elsewhere, seeds=1, jobs=1).failed == []
 
 
 def test_a_run_that_is_renamed_leaves_no_other_folder_in_its_place(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_run_that_is_renamed_leaves_no_other_folder_in_its_place(tmp_path: Pat
         if job.label == "killed" and moment.turn > 2 and not elsewhere.exists():
             job.folder.rename(elsewhere)
 
-    found = compare(arms, out, seeds=1, jobs=1, callback=rename)
+    found = compare(arms, out, seeds=1, jobs=1, callback=rename).document
     assert [one["label"] for one in found["failed"]] == ["killed"]
     assert str(elsewhere) in found["failed"][0]["said"]
     assert not (out / "killed/seed0").exists()

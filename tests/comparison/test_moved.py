@@ -14,7 +14,7 @@ from spacedkd.comparison.document import write_comparison
 from spacedkd.comparison.results import compare_runs
 from spacedkd.runtime.files import HOST, write_json
 from spacedkd.schedule import Spaced
-from tests.report.fake_runs import FakeArm, write_runs
+from tests.reporting.fake_runs import FakeArm, write_runs
 
 ARMS = [
     FakeArm("zeta", [0.70, 0.71]),

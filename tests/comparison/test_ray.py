@@ -141,13 +141,13 @@ def test_an_exception_is_the_failure_of_its_run_and_the_others_go_on(cluster: An
     fragile = NetworkSpec(f"{Fragile.__module__}:Fragile", {"file": str(tmp_path / "how")})
     sound = replace(TINY, epochs=1, network=NetworkSpec(f"{Fragile.__module__}:Sound"))
     arms = {"fragile": replace(sound, network=fragile, schedule=Spaced("1ep")), "sound": sound}
-    found = compare(arms, tmp_path / "out", seeds=1, ray=cluster.address)
+    found = compare(arms, tmp_path / "out", seeds=1, ray=cluster.address).document
     assert [arm["label"] for arm in found["arms"]] == ["sound"]
     ((label, line),) = [(one["label"], one["said"]) for one in found["failed"]]
     assert label == "fragile"
     assert "strange" in line
     (tmp_path / "how").unlink()
-    assert compare(arms, tmp_path / "out", seeds=1, ray=cluster.address)["failed"] == []
+    assert compare(arms, tmp_path / "out", seeds=1, ray=cluster.address).failed == []
 
 
 def test_room_is_what_living_nodes_have(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

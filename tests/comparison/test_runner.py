@@ -208,9 +208,9 @@ def test_comparing_from_python(tmp_path: Path) -> None:
         against="none",
         jobs=1,
         callback=lambda job, moment: told.append((job.label, job.seed)),
-    )
+    ).document
     assert [arm["label"] for arm in found["arms"]] == ["none", "kd"]
-    assert found["arms"][1]["last"]["mean"] == read_run(tmp_path / "kd" / "seed3").student()
+    assert found["arms"][1]["last"]["mean"] == read_run(tmp_path / "kd" / "seed3").score()
     written = json.loads((tmp_path / "comparison.json").read_text())
     assert [run["folder"] for arm in written["arms"] for run in arm["runs"]] == ["none/seed3", "kd/seed3"]
     for arm, other in zip(found["arms"], written["arms"], strict=True):

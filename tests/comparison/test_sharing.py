@@ -244,7 +244,7 @@ def test_what_every_follower_has_passed_is_removed_while_they_go_on(tmp_path: Pa
     def go_on(job: Job, turns: int) -> bool:
         left = iter(range(turns, -1, -1))
         try:
-            train(job.spec, job.folder, resume=job.begun, stop=lambda: next(left) == 1)
+            train(job.spec, job.folder, if_exists="resume", stop=lambda: next(left) == 1)
         except Stopped:
             remove_passed_snapshots(find_replaying_runs(tmp_path, jobs))
             return True

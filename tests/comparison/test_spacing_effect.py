@@ -12,7 +12,7 @@ import pytest
 from spacedkd.comparison.results import compare_runs
 from spacedkd.evaluation.statistics import holm
 from spacedkd.schedule import Ahead, Offline, Online, Spaced, Window
-from tests.report.fake_runs import FakeArm, write_runs
+from tests.reporting.fake_runs import FakeArm, write_runs
 
 ONLINE = FakeArm("online", [0.70, 0.72, 0.71])
 SPACED = FakeArm("spaced", [0.74, 0.75, 0.77], schedule=Spaced("1.5ep"))

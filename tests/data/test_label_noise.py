@@ -23,7 +23,7 @@ from spacedkd.data.sources import load
 from spacedkd.data.stream import View, batches
 from spacedkd.evaluation import EvaluationSpec
 from spacedkd.evaluation.weight_noise import WeightNoise
-from spacedkd.report import findings
+from spacedkd.reporting import findings
 from spacedkd.runs.result import read_run
 from tests.conftest import TINY, assert_same_bits, tensors
 from tests.data.on_disk import class_folders
@@ -172,7 +172,7 @@ def test_a_run_says_it_and_keeps_its_labels(tmp_path: Path) -> None:
     described = json.loads((tmp_path / "run" / "classes.json").read_text())
     assert "6 of 30 training labels are wrong" in described["notes"][-1]
     with pytest.raises(UserError, match="holds another run"):
-        train(replace(NOISY, data=replace(NOISY.data, label_noise=0.3)), tmp_path / "run", resume=True)
+        train(replace(NOISY, data=replace(NOISY.data, label_noise=0.3)), tmp_path / "run", if_exists="resume")
     run = read_run(tmp_path / "run")
     assert "20 % of the training labels wrong" in findings.data_name(run.spec)
     entry = evaluate(tmp_path / "run", EvaluationSpec((WeightNoise(draws=1),)))["instruments"]["weight_noise"]

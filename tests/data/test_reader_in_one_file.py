@@ -66,7 +66,7 @@ def test_it_is_in_the_messages(file: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"Unknown dataset .no-such.*FILE\.stripes"):
         load(DataSpec("no-such"))
     (tmp_path / "notes.txt").write_text("no dataset")
-    with pytest.raises(UserError, match=r"notes.txt .*\.parquet or \.npz or \.stripes"):
+    with pytest.raises(UserError, match=r"notes.txt .*\.parquet or \.csv or \.npz or \.stripes"):
         load(DataSpec(str(tmp_path / "notes.txt")))
 
 

@@ -21,7 +21,7 @@ from spacedkd.cli import COMMANDS
 from spacedkd.cli.flags import GROUPS
 from spacedkd.config.recipes import QUIRKS
 from tests.docs.blocks import PAGES, ROOT
-from tests.report import browser
+from tests.reporting import browser
 
 SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 PROGRAM = browser.found()
@@ -42,6 +42,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
         *site.FROM_ROOT.values(),
         *site.result_pages(),
         *site.example_pages(),
+        *site.notebook_pages(),
         *api_pages.pages(),
         "command-line.md",
     }
@@ -64,7 +65,12 @@ def test_every_public_name_is_on_a_page() -> None:
 def test_every_flag_is_on_the_page_about_the_command_line() -> None:
     page = command_line_page.page()
     assert [line[3:] for line in page.splitlines() if line.startswith("## ")] == [*COMMANDS]
-    shown = {flag for line in page.splitlines() if line.startswith("| `--") for flag in re.findall(r"--[\w-]+", line)}
+    shown = {
+        flag
+        for line in page.splitlines()
+        if line.startswith("| `--")
+        for flag in re.findall(r"--[\w-]+", line.replace("[no-]", ""))
+    }
     flags = {f"--{one.name.replace('_', '-')}" for group in GROUPS.values() for one in group}
     assert flags | {"--out", "--arm", "--corruptions", "--against", "--orders", "--max-hours", "--pattern"} <= shown
     assert re.search(r"\| `--interval LENGTH` \| how far the teacher leads: .*1\.5ep.* \| online \|", page)

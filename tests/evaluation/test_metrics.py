@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spacedkd.evaluation.document import metrics
-from tests.report.fake_evaluations import evaluation
+from tests.reporting.fake_evaluations import evaluation
 
 
 def test_every_number_has_a_name() -> None:

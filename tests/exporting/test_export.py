@@ -52,7 +52,7 @@ def test_a_student_as_timm_opens_it_is_as_good_as_the_run_says(trained: Path, ex
     with torch.no_grad():
         said = [names[model(prepare(Image.open(file))[None]).argmax()] for file in files]
     right = sum(name == file.parent.name for name, file in zip(said, files, strict=True))
-    assert right == round(read_run(trained / "run").student() * len(files))
+    assert right == round(read_run(trained / "run").score() * len(files))
 
 
 def test_the_card_says_what_was_measured(trained: Path, exported: Path) -> None:
@@ -119,7 +119,7 @@ def test_the_best_epoch_has_its_own_numbers(tmp_path: Path, tiny: RunSpec) -> No
     value = yaml.safe_load(card.split("---")[1])["model-index"][0]["results"][0]["metrics"][0]["value"]
     assert value == pytest.approx(right, abs=1e-6)
     assert f"| {100 * chosen['accuracy']['test']:.1f} % |" in card
-    assert f"last epoch (3); not these weights | {100 * run.student():.1f} % |" in card
+    assert f"last epoch (3); not these weights | {100 * run.score():.1f} % |" in card
     with pytest.raises(UserError, match="export one of them"):
         export(tmp_path / "run", tmp_path / "new", best=True, average=True)
     train(replace(tiny, method="none", epochs=0.2), tmp_path / "without")
@@ -162,7 +162,7 @@ def test_onnx_says_what_torch_says(trained: Path, tmp_path: Path, capsys: pytest
     card = (tmp_path / "out/README.md").read_text()
     assert "The average of a student" in card
     assert f"On random images its logits differ from torch's by {float(difference[1]):.1g} at most." in card
-    accuracy = read_run(trained / "run").accuracy["average"]["test"]["final"]["last"]
+    accuracy = read_run(trained / "run").accuracies["average"]["test"]["final"]["last"]
     front = yaml.safe_load(card.split("---")[1])
     assert front["model-index"][0]["results"][0]["metrics"][0]["value"] == round(accuracy, 6)
 
@@ -267,13 +267,13 @@ def test_nothing_in_the_files_of_a_run_becomes_markup_of_its_card(trained: Path)
         data=replace(run.spec.data, source=f"/{HOSTILE}"),
         objects={HOSTILE: own},
     )
-    leader = {HOSTILE: run.accuracy["teacher"], **run.accuracy}
+    leader = {HOSTILE: run.accuracies["teacher"], **run.accuracies}
     doctored = replace(
         run,
         spec=spec,
         environment={HOSTILE: HOSTILE, "torch": ["<b>", HOSTILE]},
         fingerprint=HOSTILE,
-        accuracy=leader,
+        accuracies=leader,
         plan={**run.plan, "roles": [HOSTILE, "student"]},
     )
     known = {"architecture": HOSTILE, "label_names": [HOSTILE, "```", "<b>"]}

@@ -31,7 +31,7 @@ def spaced(method: str, **options: Any) -> RunSpec:
 
 def one_run(spec: RunSpec) -> Callable[[Path], None]:
     def trained(folder: Path) -> None:
-        train(spec, folder / "run", resume=RunFolder(folder / "run").spec.exists())
+        train(spec, folder / "run", if_exists="resume")
 
     return trained
 
@@ -42,7 +42,7 @@ def two_runs(first: RunSpec, **follows: str) -> Callable[[Path], None]:
     def trained(folder: Path) -> None:
         second = replace(SHORT, **{field: value.format(run=folder / "run") for field, value in follows.items()})
         for name, spec in (("run", first), ("follower", second)):
-            train(spec, folder / name, resume=RunFolder(folder / name).spec.exists())
+            train(spec, folder / name, if_exists="resume")
 
     return trained
 
@@ -50,9 +50,9 @@ def two_runs(first: RunSpec, **follows: str) -> Callable[[Path], None]:
 def extended(folder: Path) -> None:
     """The longer run is killed in the middle of all that it takes over, too."""
     run, longer = folder / "run", folder / "longer"
-    train(EXTENDED, run, resume=RunFolder(run).spec.exists())
+    train(EXTENDED, run, if_exists="resume")
     if RunFolder(longer).spec.exists():
-        train(read_spec(longer), longer, resume=True)
+        train(read_spec(longer), longer, if_exists="resume")
     else:
         train(replace(EXTENDED, epochs=2), longer, extend=run)
 

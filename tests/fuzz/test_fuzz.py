@@ -29,8 +29,8 @@ from spacedkd.cli.report import report
 from spacedkd.config.serialization import to_json
 from tests.conftest import TINY
 from tests.fuzz import damage
-from tests.report.fake_evaluations import evaluation
-from tests.report.fake_runs import FakeArm, write_runs
+from tests.reporting.fake_evaluations import evaluation
+from tests.reporting.fake_runs import FakeArm, write_runs
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of damaged pictures
 CASES = int(os.environ.get("SPACEDKD_FUZZ", "250"))

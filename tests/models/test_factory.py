@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import timm
 import torch
@@ -114,7 +115,7 @@ def test_weights_that_cannot_be_fetched_are_explained(monkeypatch: pytest.Monkey
     with pytest.raises(UserError) as error:
         build_network(NetworkSpec("resnet18", {"pretrained": True}), COLOUR, seed=0)
     assert str(error.value).startswith(
-        "The weights of resnet18 cannot be loaded: The hub cannot be reached. Leave them out"
+        "The weights of resnet18 cannot be loaded: they are not on this machine, and the hub cannot be reached. Leave"
     )
 
 
@@ -148,3 +149,23 @@ def test_networks_that_cannot_be_built_are_explained(name: str, options: dict[st
         build_network(NetworkSpec(name, options), COLOUR, seed=0)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_weights_without_a_network_are_refused_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The hub is asked once, and not five times with pauses between."""
+    asked: list[object] = []
+
+    def refuse(address: object, timeout: float) -> None:
+        asked.append(address)
+        raise OSError("no network")
+
+    monkeypatch.setattr("socket.create_connection", refuse)
+    monkeypatch.setattr("spacedkd.models.pretrained.getproxies", dict)
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    info = DataInfo(torch.zeros(2, 3, 32, 32), ("a", "b"), ((0.5,) * 3, (0.2,) * 3))
+    with pytest.raises(UserError, match="resnet10t cannot be loaded: they are not on this machine") as refused:
+        build_network(NetworkSpec("resnet10t", {"pretrained": True}), info, seed=0)
+    assert len(asked) == 1
+    assert len(str(refused.value)) < 240
+    assert not huggingface_hub.constants.HF_HUB_OFFLINE

@@ -206,7 +206,7 @@ def test_from_training_to_the_exported_student(tmp_path: Path, capsys: pytest.Ca
         f"--out {run}"
     )
     data, recorded = load(DataSpec("mnist1d", train_items=500, test_items=2000)), read_run(run)
-    accuracy = recorded.accuracy["student"]["test"]["final"]["last"]
+    accuracy = recorded.accuracies["student"]["test"]["final"]["last"]
     assert accuracy > 0.2
     timm_student = timm.create_model(f"local-dir:{run / 'student'}", pretrained=True).eval()
     for student in (timm_student, load_student(run)):

@@ -208,6 +208,18 @@ def test_weights_are_a_function_of_the_seed_alone() -> None:
         assert torch.equal(before, torch.get_rng_state())
 
 
+class Noisy(nn.Linear):
+    """Draws random numbers in evaluation too; it has none of timm's methods."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits = super().forward(inputs)
+        return logits + torch.randn_like(logits)
+
+
+def test_a_network_may_draw_random_numbers_in_evaluation() -> None:
+    assert isinstance(build_from(lambda: Noisy(6, 3), VECTORS), Noisy)
+
+
 def test_a_function_has_a_name() -> None:
     spec = NetworkSpec(f"{__name__}:mlp", {"width": 9})
     network, expected = build_network(spec, VECTORS, 3), build_from(mlp, VECTORS, 3, width=9)

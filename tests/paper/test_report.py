@@ -14,7 +14,7 @@ from spacedkd.paper.catalogue import Entry
 from spacedkd.paper.report import csv_text, latex, listing_table, markdown, result_tables
 from spacedkd.paper.report.findings import few_seeds, measured
 from spacedkd.paper.report.tables import best_cells, unit
-from spacedkd.report.latex import FIT_LINE
+from spacedkd.reporting.latex import FIT_LINE
 from tests.paper.fake_results import (
     DEIT,
     HOSTILE,

@@ -24,7 +24,7 @@ from tests.paper.fake_results import (
     values,
     without_cells,
 )
-from tests.report.page_text import Page
+from tests.reporting.page_text import Page
 
 BOTH = pytest.mark.parametrize("found", [intervals(), losses()], ids=["intervals", "losses"])
 

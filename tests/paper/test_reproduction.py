@@ -21,7 +21,7 @@ from spacedkd.paper.scales import SMOKE, scale_of
 from spacedkd.paper.store import Store
 from spacedkd.paper.table import Instruments
 from spacedkd.paper.tables import tables
-from tests.report.fake_evaluations import evaluation
+from tests.reporting.fake_evaluations import evaluation
 
 SMALLEST = replace(SMOKE, epochs=8, batch_size=20, evaluate_every=Duration(2, "ep"))
 
@@ -63,9 +63,9 @@ def test_the_results_are_those_of_the_runs(made: Reproduction) -> None:
     for cell in found["cells"]:
         runs = {seed: read_run(made.store.folder / "runs" / cell["fingerprint"] / f"seed{seed}") for seed in (0, 1)}
         for seed, run in runs.items():
-            curve = run.curves["student"]
+            curve = run.accuracy_curves["student"]
             assert cell["values"][str(seed)] == sum(curve[epoch] for epoch in curve if epoch > 6) / 1
-        assert cell["also"]["last"]["mean"] == pytest.approx(sum(run.student() for run in runs.values()) / 2)
+        assert cell["also"]["last"]["mean"] == pytest.approx(sum(run.score() for run in runs.values()) / 2)
     (spaced,) = [cell for cell in found["cells"] if cell["column"] == "1.5"]
     online = next(cell for cell in found["cells"] if cell["column"] == "0")
     gains = [spaced["values"][seed] - online["values"][seed] for seed in ("0", "1")]

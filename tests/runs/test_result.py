@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from spacedkd import Run, UserError, read_run
 from spacedkd.runs.result import summarize_accuracies
 from spacedkd.schedule import Ahead, Offline, Online, ReleasedSelfKD, Schedule, Spaced
-from tests.report.fake_runs import FakeArm, write_runs
+from tests.reporting.fake_runs import FakeArm, write_runs
 
 ARM = FakeArm("online", [0.7, 0.8], lead=0.1)
 
@@ -52,10 +54,10 @@ def test_a_folder_says_all_of_it(tmp_path: Path) -> None:
     run = read_run(str(folder))
     assert (run.folder, run.spec, run.label, run.seed) == (folder, ARM.spec, "online", 0)
     assert (run.roles, run.leader, run.shares_one_model) == (["teacher", "student"], "teacher", False)
-    assert (run.student(), run.student("best")) == (0.7, pytest.approx(0.71))
+    assert (run.score(), run.score("best")) == (0.7, pytest.approx(0.71))
     assert (run.steps_per_epoch, run.total_steps, run.seconds, run.cost["updates"]) == (10, 40, 40.0, 80)
-    assert run.curves["student"] == pytest.approx({1: 0.175, 2: 0.35, 3: 0.525, 4: 0.7})
-    assert run.curves["teacher"][4] == pytest.approx(0.8)
+    assert run.accuracy_curves["student"] == pytest.approx({1: 0.175, 2: 0.35, 3: 0.525, 4: 0.7})
+    assert run.accuracy_curves["teacher"][4] == pytest.approx(0.8)
     assert run == read_run(folder) != read_run(other), "what was read of it on the way does not count"
 
 
@@ -154,7 +156,7 @@ def test_a_damaged_journal_is_one_clear_line(tmp_path: Path, written: str, why: 
     folder, _ = write_runs(tmp_path, [ARM])
     (folder / "journal.jsonl").write_text(written)
     with pytest.raises(UserError, match=f"journal.jsonl.*{why}"):
-        read_run(folder).curves  # noqa: B018
+        read_run(folder).accuracy_curves  # noqa: B018
 
 
 def test_a_loss_that_was_logged_very_often_keeps_its_mean_and_its_ends(tmp_path: Path) -> None:
@@ -172,3 +174,33 @@ def test_a_loss_that_was_logged_very_often_keeps_its_mean_and_its_ends(tmp_path:
     assert epochs == tuple(sorted(epochs))
     assert epochs[0] < 1
     assert epochs[-1] > 40
+
+
+def test_a_run_is_an_object_to_work_with(tmp_path: Path) -> None:
+    run = read_run(write_runs(tmp_path, [ARM])[0])
+    assert run.accuracy == 0.7
+    assert repr(run) == f"Run('{run.folder}': online, seed 0, 70.0 % of 10000 test images)"
+    results = run.results.set_index(["role", "part", "head"])
+    assert results.loc[("teacher", "test", "final"), "last"] == pytest.approx(0.8)
+    assert [*results.columns] == ["last", "best", "best_epoch"]
+    curves = run.curves
+    assert [*curves.columns] == ["role", "epoch", "part", "head", "accuracy"]
+    student = curves[curves.role == "student"]
+    assert dict(zip(student.epoch, student.accuracy, strict=True)) == run.accuracy_curves["student"]
+
+
+def test_a_table_without_pandas_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = read_run(write_runs(tmp_path, [ARM])[0])
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UserError, match="pip install pandas"):
+        _ = run.results
+
+
+def test_reading_a_run_imports_neither_torch_nor_pandas(tmp_path: Path) -> None:
+    folder = write_runs(tmp_path, [ARM])[0]
+    code = (
+        f"import sys, spacedkd; run = spacedkd.read_run({str(folder)!r}); run._repr_html_(); print(run.accuracy); "
+        "assert not {'torch', 'pandas'} & {*sys.modules}"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("0.7\n", "")

@@ -98,7 +98,7 @@ def test_a_run_is_trained_where_there_are_no_locks(
 
     def second_one(moment: object) -> None:
         with pytest.raises(UserError, match=rf"Another process is training in .*{os.getpid()} on .*Wait for it"):
-            train(tiny, tmp_path / "run", resume=True)
+            train(tiny, tmp_path / "run", if_exists="resume")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

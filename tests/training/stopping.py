@@ -25,14 +25,14 @@ def train_until(spec: RunSpec, folder: Path, stop: int, resume: bool = False, **
             raise Stopped
 
     with pytest.raises(Stopped):
-        train(spec, folder, resume=resume, callback=callback, **objects)
+        train(spec, folder, if_exists="resume" if resume else "error", callback=callback, **objects)
 
 
 def train_in_parts(spec: RunSpec, folder: Path, *stops: int, **objects: Any) -> Run:
     """Train, stopped after each of these turns, and to the end."""
     for number, stop in enumerate(stops):
         train_until(spec, folder, stop, resume=number > 0, **objects)
-    return train(spec, folder, resume=True, **objects)
+    return train(spec, folder, if_exists="resume", **objects)
 
 
 def assert_same_run(one: Path, other: Path) -> None:

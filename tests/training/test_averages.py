@@ -76,7 +76,7 @@ def test_it_is_journaled_saved_opened_and_resumed_to_the_bit(tmp_path: Path, ave
     assert_same_bits(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
     assert (tmp_path / "whole/journal.jsonl").read_bytes() == (tmp_path / "parts/journal.jsonl").read_bytes()
     assert result.keeps_average
-    assert 0 < result.average() == result.accuracy["average"]["test"]["final"]["last"]
+    assert 0 < result.average_score() == result.accuracies["average"]["test"]["final"]["last"]
     opened, own = load_student(tmp_path / "whole", which="average"), of_model(tmp_path / "whole", "average")
     for name, value in opened.state_dict().items():
         assert torch.equal(value, own[f"model/average/network.{name}"]), name
@@ -93,7 +93,7 @@ def test_neither_the_average_nor_workers_change_the_student(tmp_path: Path) -> N
 
 def test_no_kd_is_averaged_too(tmp_path: Path) -> None:
     run = train(replace(SPEC, method=MethodSpec("none"), schedule=None), tmp_path / "run")
-    assert run.accuracy.keys() == {"student", "average"}
+    assert run.accuracies.keys() == {"student", "average"}
 
 
 def test_a_longer_run_with_the_same_shares_is_exact_and_swa_is_not(tmp_path: Path) -> None:

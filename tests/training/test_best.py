@@ -53,7 +53,7 @@ def test_the_first_best_epoch_is_kept(tmp_path: Path, scored: None) -> None:
     assert_same_bits(kept, weights_at(HELD, tmp_path / "shorter", turn=16))
     told = {"chosen_on": "holdout", "turn": 16, "epoch": 2.0, "accuracy": {"test": 0.2, "holdout": 0.5}}
     assert run.plan["best"] == json.loads((tmp_path / "run/best/measured.json").read_text()) == told
-    assert run.accuracy["student"]["holdout"]["final"]["best_epoch"] == 2.0
+    assert run.accuracies["student"]["holdout"]["final"]["best_epoch"] == 2.0
 
 
 def test_stopped_and_taken_up(tmp_path: Path, scored: None) -> None:
@@ -96,7 +96,7 @@ def test_a_run_that_begins_again_forgets_it(tmp_path: Path, scored: None) -> Non
             assert not (tmp_path / "run/best").exists()
 
     train(HELD, tmp_path / "run")
-    run = train(HELD, tmp_path / "run", restart=True, callback=at_the_beginning)
+    run = train(HELD, tmp_path / "run", if_exists="restart", callback=at_the_beginning)
     assert run.plan["best"]["epoch"] == 2.0
 
 

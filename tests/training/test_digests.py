@@ -154,7 +154,7 @@ def test_the_best_student_is_the_run_s_own(
     assert str(run / WEIGHTS["best"]) in refused(["export", str(run), "--best", "--to", f"{run}-2"], capsys)
     assert str(begun / WEIGHTS["best"]) in refused(["train", "--resume", str(begun)], capsys)
     shutil.rmtree(begun / "best")  # the way out
-    found = train(SPEC, begun, resume=True)
+    found = train(SPEC, begun, if_exists="resume")
     assert "best" not in found.plan
     assert (begun / "journal.jsonl").read_bytes() == (whole / "journal.jsonl").read_bytes()
 
@@ -172,7 +172,7 @@ def test_a_changed_journal_of_a_finished_run_is_in_no_report(run: Path, capsys: 
     assert f"{run / 'journal.jsonl'} was changed or damaged" in said
     assert said.endswith(f"spacedkd train --resume {run}\n")
     with pytest.raises(UserError, match="was changed or damaged"):
-        _ = read_run(run).curves
+        _ = read_run(run).accuracy_curves
     # No checkpoint knows another journal, so there is one way out.
     assert f"spacedkd train --resume {run} --restart" in refused(["train", "--resume", str(run)], capsys)
 
@@ -186,9 +186,9 @@ def test_the_end_of_a_finished_journal_is_mended(run: Path, whole: Path, where: 
             file.write('{"event": "accuracy"}\n')
     with pytest.raises(UserError, match="was changed or damaged"):
         _ = read_run(run).journal
-    train(SPEC, run, resume=True)
+    train(SPEC, run, if_exists="resume")
     assert_same_run(run, whole)
-    assert read_run(run).curves
+    assert read_run(run).accuracy_curves
 
 
 def test_a_changed_journal_is_noticed_before_a_run_trains_on(begun: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,7 +205,7 @@ def test_what_the_older_checkpoint_knows_of_the_journal_is_gone_on_from(
 ) -> None:
     older = position(begun, "previous")
     change_digit(begun / "journal.jsonl", older["journal_bytes"])
-    train(SPEC, begun, resume=True)
+    train(SPEC, begun, if_exists="resume")
     said = capsys.readouterr().err
     assert "journal.jsonl was changed or damaged" in said
     assert f"the checkpoint before it, which is of turn {older['turns']}" in said
@@ -227,7 +227,7 @@ def test_runs_of_before_have_no_digests_and_go_on(run: Path, begun: Path, whole:
     del result["digests"]
     (run / "result.json").write_text(json.dumps(result))
     flip(run / WEIGHTS["student"])
-    assert read_run(run).curves == read_run(whole).curves
+    assert read_run(run).accuracy_curves == read_run(whole).accuracy_curves
     load_student(run)
     for generation in ("latest", "previous"):
         file = begun / f"checkpoint/{generation}.safetensors"
@@ -237,7 +237,7 @@ def test_runs_of_before_have_no_digests_and_go_on(run: Path, begun: Path, whole:
             del known[name]
         del words["checksum"]
         tensor_file.write(file, tensors, {**words, "position": json.dumps(known)})
-    train(SPEC, begun, resume=True)
+    train(SPEC, begun, if_exists="resume")
     assert_same_run(begun, whole)
 
 
@@ -247,14 +247,14 @@ def test_a_longer_run_begins_with_the_journal_that_was_written(tmp_path: Path, w
     change_digit(tmp_path / "longer" / "begin" / "journal.jsonl")
     shutil.rmtree(tmp_path / "longer" / "checkpoint", ignore_errors=True)
     with pytest.raises(UserError, match="was changed or damaged"):
-        train(read_spec(tmp_path / "longer"), tmp_path / "longer", resume=True)
+        train(read_spec(tmp_path / "longer"), tmp_path / "longer", if_exists="resume")
 
 
 def test_numbers_alone_have_the_digest_of_their_own_journal(run: Path, tmp_path: Path) -> None:
     (tmp_path / "store.json").write_text("{}")
     copy_numbers(tmp_path, [read_run(run)], [], tmp_path / "numbers")
     copied = tmp_path / "numbers" / "run"
-    assert read_run(copied).curves == read_run(run).curves
+    assert read_run(copied).accuracy_curves == read_run(run).accuracy_curves
     change_digit(copied / "journal.jsonl")
     with pytest.raises(UserError, match="was changed or damaged"):
-        _ = read_run(copied).curves
+        _ = read_run(copied).accuracy_curves

@@ -103,7 +103,7 @@ def test_a_run_of_one_process_is_taken_up_on_two(tmp_path: Path, two: OnTwo) -> 
 def test_another_number_of_processes_must_be_asked_for(tmp_path: Path) -> None:
     train_until(METHODS["kd"], tmp_path / "run", 5)
     with pytest.raises(UserError, match="holds another run"):
-        train(on_two(METHODS["kd"]), tmp_path / "run", resume=True)
+        train(on_two(METHODS["kd"]), tmp_path / "run", if_exists="resume")
     with pytest.raises(UserError, match="leave out the other flags.*engine.devices"):
         train_command.train(parsed("--devices 2 --epochs 3"), resume=tmp_path / "run")
 

@@ -154,7 +154,7 @@ def test_a_few_steps_of_a_transformer(tmp_path: Path, tiny: RunSpec, name: str) 
         folder = tmp_path / str(schedule)
         run = train(asked(tiny, name, schedule, network=VIT, epochs=0.8), folder)
         assert all_finite(folder)
-        assert run.student() == by_hand(load_student(folder))
+        assert run.score() == by_hand(load_student(folder))
 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
@@ -169,7 +169,7 @@ def test_every_precision_with_models_that_stand_still(tmp_path: Path, tiny: RunS
     expected = by_hand(load_student(tmp_path / "run" / "average"), average.dtype, precision == "bf16-true")
     # Some CPUs round bfloat16 differently in other memory layouts, which may turn one image of 898.
     tolerance = 0 if precision == "64-true" else 1.5 / 898
-    assert run.accuracy["average"]["test"]["final"]["last"] == pytest.approx(expected, abs=tolerance, rel=0)
+    assert run.accuracies["average"]["test"]["final"]["last"] == pytest.approx(expected, abs=tolerance, rel=0)
 
 
 class FourDigits(NamedTuple):
@@ -207,4 +207,4 @@ def test_a_cnn_learns(
     assert all_finite(tmp_path / "run")
     with torch.no_grad():
         correct = load_student(tmp_path / "run")(four_digits.images).argmax(1) == four_digits.labels
-    assert run.student() == float(correct.double().mean()) > 0.5
+    assert run.score() == float(correct.double().mean()) > 0.5

@@ -99,7 +99,7 @@ def test_a_stopped_run_extended_twice_and_begun_again(tmp_path: Path) -> None:
     assert files[0] == files[1]
     names = ("journal.jsonl", "student/model.safetensors", "best/model.safetensors", "best/measured.json")
     before = [(tmp_path / "longest" / name).read_bytes() for name in names]
-    train(run.spec, tmp_path / "longest", restart=True)
+    train(run.spec, tmp_path / "longest", if_exists="restart")
     assert [(tmp_path / "longest" / name).read_bytes() for name in names] == before
 
 
@@ -158,7 +158,7 @@ def test_what_no_longer_run_contains_is_refused(tmp_path: Path) -> None:
     refused("in more than its epochs", tmp_path / "run", seed=1)
     refused("leave out record", tmp_path / "run", record=("1ep",))
     with pytest.raises(UserError, match="give one of them"):
-        train(replace(SHORT, epochs=3), tmp_path / "longer", extend=tmp_path / "run", resume=True)
+        train(replace(SHORT, epochs=3), tmp_path / "longer", extend=tmp_path / "run", if_exists="resume")
     train(replace(SHORT, epochs=1), tmp_path / "one")
     refused("has 1 epoch already: give more with epochs", tmp_path / "one", epochs=1)
     with pytest.raises(UserError, match="name that run with extend=RUN"):

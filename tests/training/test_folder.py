@@ -68,7 +68,7 @@ def test_training_goes_on_while_a_save_is_written(tmp_path: Path, whole: Path, m
     train_until(SPEC, tmp_path / "four", 4)
     assert_same_bits(tensors(tmp_path / "run"), tensors(tmp_path / "four"))
     assert {**position(tmp_path / "run"), "seconds": 0} == {**position(tmp_path / "four"), "seconds": 0}
-    train(SPEC, tmp_path / "run", resume=True)
+    train(SPEC, tmp_path / "run", if_exists="resume")
     assert_same_run(tmp_path / "run", whole)
 
 
@@ -211,7 +211,7 @@ def test_what_killed_saves_leave_behind_is_removed(tmp_path: Path, whole: Path) 
     for file in left:
         file.write_text("half")
     (tmp_path / "run" / ".tmpAbC12").write_text("somebody's own")
-    train(SPEC, tmp_path / "run", resume=True)
+    train(SPEC, tmp_path / "run", if_exists="resume")
     assert not any(file.exists() for file in left)
     assert (tmp_path / "run" / ".tmpAbC12").exists()
     assert_same_run(tmp_path / "run", whole)
@@ -225,7 +225,7 @@ def test_the_teacher_a_kill_has_left_in_a_finished_pipeline_is_removed(
     piped = replace(read_spec(run), engine=replace(SPEC.engine, pipeline=True, keep_path=keeps))
     (run / "spec.json").write_text(json.dumps(to_json(piped)))
     (run / "teacher" / "path").mkdir(parents=True)
-    train(piped, run, resume=True)
+    train(piped, run, if_exists="resume")
     assert (run / "teacher").exists() == keeps
 
 

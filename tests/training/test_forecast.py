@@ -131,7 +131,7 @@ def test_what_is_left_of_a_run(tmp_path: Path, tiny_with: Make) -> None:
     assert [role.evaluations_left for role in found.roles] == [2, 3]
     assert found.saves_left == 5, "four on the way, one at the end"
 
-    assert found.cost == train(spec, tmp_path / "run", resume=True).cost
+    assert found.cost == train(spec, tmp_path / "run", if_exists="resume").cost
     after = forecast(spec, tmp_path / "run", seconds=AT_ONCE)
     assert (after.turns_left, after.finished, after.seconds_left) == (0, True, 0)
 

@@ -83,7 +83,7 @@ def test_a_run_goes_on_from_the_older_checkpoint_to_the_same_bits(
 ) -> None:
     run = shutil.copytree(stopped, tmp_path / "run")
     DAMAGES[damage](run / LATEST)
-    train(SPEC, run, resume=True)
+    train(SPEC, run, if_exists="resume")
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "the checkpoint before it, which is of turn 11" in said
@@ -126,13 +126,13 @@ def test_a_journal_that_lost_lines_is_no_end_either(
     with safe_open(run / LATEST, framework="pt") as file:
         needed = json.loads(file.metadata()["position"])["journal_bytes"]
     (run / "journal.jsonl").write_bytes(lines[: needed - 1])
-    train(SPEC, run, resume=True)
+    train(SPEC, run, if_exists="resume")
     assert "journal.jsonl is shorter than its checkpoint says" in capsys.readouterr().err
     assert_same_run(run, whole)
     (run / "result.json").unlink()
     (run / "journal.jsonl").write_text("")
     with pytest.raises(UserError, match="shorter than its checkpoint says.* --restart"):
-        train(SPEC, run, resume=True)
+        train(SPEC, run, if_exists="resume")
 
 
 def test_checkpoints_of_before_have_no_checksum_and_go_on(tmp_path: Path, stopped: Path, whole: Path) -> None:
@@ -141,7 +141,7 @@ def test_checkpoints_of_before_have_no_checksum_and_go_on(tmp_path: Path, stoppe
     with safe_open(run / LATEST, framework="pt") as file:
         words = {name: word for name, word in file.metadata().items() if name != "checksum"}
     save_file(load_file(run / LATEST), run / LATEST, words)
-    train(SPEC, run, resume=True)
+    train(SPEC, run, if_exists="resume")
     assert_same_run(run, whole)
 
 
@@ -151,7 +151,7 @@ def test_a_checkpoint_that_lacks_a_tensor_is_damaged(tmp_path: Path, stopped: Pa
     words, tensors = tensor_file.read(run / LATEST, ("fingerprint", "position", "optimizers"))
     del tensors["model/average/network.fc.bias"]
     tensor_file.write(run / LATEST, tensors, {name: word for name, word in words.items() if name != "checksum"})
-    train(SPEC, run, resume=True)
+    train(SPEC, run, if_exists="resume")
     assert_same_run(run, whole)
 
 
@@ -215,7 +215,7 @@ def test_a_resumed_run_keeps_the_threads_it_began_with(tmp_path: Path, stopped: 
     torch.set_num_threads(2)
     try:
         open_ = replace(SPEC, engine=replace(SPEC.engine, threads=None))
-        found = train(open_, run, resume=True)
+        found = train(open_, run, if_exists="resume")
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(1)

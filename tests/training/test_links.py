@@ -30,7 +30,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def finished(stopped: Path) -> Path:
     folder = shutil.copytree(stopped, stopped.parent / "finished")
-    train(SPEC, folder, resume=True)
+    train(SPEC, folder, if_exists="resume")
     (folder / "comparison.json").write_text("{}")
     return folder
 
@@ -172,7 +172,7 @@ def test_what_loggers_keep_in_their_own_folders_may_be_links(tmp_path: Path, sto
     run = shutil.copytree(stopped, tmp_path / "run")
     (run / "logs" / "wandb" / "wandb").mkdir(parents=True)
     (run / "logs" / "wandb" / "wandb" / "latest-run").symlink_to("run-1")
-    train(SPEC, run, resume=True)
+    train(SPEC, run, if_exists="resume")
 
 
 @pytest.mark.parametrize("moves", ["renamed", "replaced", "removed"])

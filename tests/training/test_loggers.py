@@ -152,7 +152,7 @@ def test_wandb_is_told_everything_once(tmp_path: Path, tiny: RunSpec, stand_in: 
     run = tmp_path / "run"
     spec = replace(tiny, log=("wandb",))
     train_until(spec, run, 21)
-    train(spec, run, resume=True)
+    train(spec, run, if_exists="resume")
     begun = [call[1] for call in calls if call[0] == "init"]
     assert [one["id"] for one in begun] == 2 * [json.loads((run / "logs/wandb/run.json").read_text())["id"]]
     assert {(one["resume"], one["project"], one["name"]) for one in begun} == {("allow", "spacedkd", "run")}
@@ -184,7 +184,7 @@ def test_a_logger_that_fails_ends_no_run(
 ) -> None:
     stand_in("wandb", WANDB.replace('calls.append(["log", metrics])', 'raise ConnectionError("no network")'))
     run = train(replace(tiny, epochs=1, log=("wandb",)), tmp_path / "run")
-    assert run.student() >= 0
+    assert run.score() >= 0
     said = capsys.readouterr().err
     assert said == "Logging to wandb failed (ConnectionError: no network). The run continues without it.\n"
 

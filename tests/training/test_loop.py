@@ -185,6 +185,7 @@ def test_the_callbacks_of_a_run_have_one_order(tiny: RunSpec) -> None:
         "Loggers",
         "BestStudent",
         "RecordingCallback",  # with the journal up to its snapshot
+        "TargetsCallback",
         "CheckpointCallback",  # after these three, which it says are there
         "ProgressCallback",
         "Heartbeat",

@@ -40,7 +40,7 @@ from spacedkd.config.objects import Objects, digest
 from spacedkd.data import Batch
 from spacedkd.methods import KD, Ingredients, Method, Models, Progress
 from spacedkd.models import Classifier
-from spacedkd.report.page import write_page
+from spacedkd.reporting.page import write_page
 from spacedkd.training.trained_models import load_run
 from tests.conftest import TINY, assert_same_bits, of_model, tensors
 from tests.training.stepping import ready
@@ -104,12 +104,12 @@ def test_roles_are_known_by_their_place(tmp_path: Path) -> None:
     assert len(saved["model/pupil/network.conv1.weight"]) == 4
     student = load_file(tmp_path / "whole" / "student" / "model.safetensors")
     assert torch.equal(student["conv1.weight"], saved["model/pupil/network.conv1.weight"])
-    assert run.student() == run.accuracy["pupil"]["test"]["final"]["last"]
+    assert run.score() == run.accuracies["pupil"]["test"]["final"]["last"]
     assert run.leader == "mentor"
     measured = load_run(tmp_path / "whole", objects=Objects(method=Mentoring()))
     assert (measured.student, {*measured.models}) == ("pupil", {"mentor", "pupil"})
     found = compare_runs([tmp_path / "whole"])
-    assert found["arms"][0]["leader"]["mean"] == run.accuracy["mentor"]["test"]["final"]["last"]
+    assert found["arms"][0]["leader"]["mean"] == run.accuracies["mentor"]["test"]["final"]["last"]
     write_page(tmp_path / "report.html", found)
     assert "mentor" in (tmp_path / "report.html").read_text()
 
@@ -136,7 +136,7 @@ def test_a_network_of_ones_own_is_trained_resumed_saved_and_measured(tmp_path: P
     with torch.no_grad():
         said = student(images)
         torch.testing.assert_close(saved.predict()(images)[0].logits, said)
-    assert float((said.argmax(1) == saved.data.test.labels).double().mean()) == run.student()
+    assert float((said.argmax(1) == saved.data.test.labels).double().mean()) == run.score()
     with pytest.raises(UserError, match=r"has a network of your own.*small: give it again"):
         load_run(tmp_path / "whole")
 
@@ -159,7 +159,7 @@ def test_a_network_by_the_name_of_its_function(tmp_path: Path) -> None:
     main(["evaluate", str(tmp_path / "named"), "--trust-code"])
     found = json.loads((tmp_path / "named" / "evaluation.json").read_text())
     top1 = found["instruments"]["accuracy"]["models"]["student"]["test"]["heads"]["final"]["top1"]
-    assert top1 == read_run(tmp_path / "named").student()
+    assert top1 == read_run(tmp_path / "named").score()
 
 
 def other_small() -> nn.Module:
@@ -177,7 +177,7 @@ def test_a_run_goes_on_only_with_the_objects_it_began_with(tmp_path: Path, capsy
         ({"network": small, "lr": lambda step: 0.02}, "has other source than then"),
     ):
         with pytest.raises(UserError, match=message) as error:
-            train(OWN, tmp_path / "run", resume=True, **objects)
+            train(OWN, tmp_path / "run", if_exists="resume", **objects)
         assert "\n" not in str(error.value)
     with pytest.raises(SystemExit) as exit_code:
         main(["train", "--resume", str(tmp_path / "run")])

@@ -165,8 +165,8 @@ def test_a_student_with_a_distillation_token_is_evaluated_by_both_heads(tmp_path
         mean = (opened.head(tokens[:, 0]) + opened.head_dist(tokens[:, 1])) / 2
         torch.testing.assert_close(opened(batch.inputs), mean)
     right = (mean.argmax(1) == batch.labels).float().mean().item()
-    assert run.accuracy["student"]["test"]["final"]["last"] == pytest.approx(right)
-    assert {*run.accuracy["student"]["test"]} == {"final"}
+    assert run.accuracies["student"]["test"]["final"]["last"] == pytest.approx(right)
+    assert {*run.accuracies["student"]["test"]} == {"final"}
 
 
 def cnn_loss(said: Any, taught: Any, labels: Tensor) -> Tensor:

@@ -120,8 +120,8 @@ def test_students_opened_with_timm_score_as_the_run_recorded(
         labels = [int(label) for label in raw["y_test"] if label < 3]
     chosen = json.loads((tmp_path / "run/best/measured.json").read_text())["accuracy"]["test"]
     recorded = {
-        "student": run.accuracy["student"]["test"]["final"]["last"],
-        "average": run.accuracy["average"]["test"]["final"]["last"],
+        "student": run.accuracies["student"]["test"]["final"]["last"],
+        "average": run.accuracies["average"]["test"]["final"]["last"],
         "best": chosen,
     }
     for name, accuracy in recorded.items():

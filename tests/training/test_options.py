@@ -189,7 +189,7 @@ def test_an_average_is_measured_saved_and_resumed(tmp_path: Path, tiny_with: Mak
     result = train(spec, tmp_path / "whole")
     train_in_parts(spec, tmp_path / "parts", 10)
     assert_same_bits(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
-    assert result.accuracy.keys() == {"teacher", "student", "average"}
+    assert result.accuracies.keys() == {"teacher", "student", "average"}
     assert (tmp_path / "whole" / "average" / "model.safetensors").exists()
     plain = tmp_path / "plain"
     train(tiny_with(schedule=Spaced("1.5ep")), plain)

@@ -47,8 +47,8 @@ def test_every_head_of_every_role_is_measured_every_epoch(tmp_path: Path, tiny_w
     result = train(spec, tmp_path / "run")
     heads = {"final", "stage3", "stage2", "stage1", "ensemble"}
     for role in ("teacher", "student"):
-        assert result.accuracy[role].keys() == {"test", "holdout"}
-        assert result.accuracy[role]["test"].keys() == heads
+        assert result.accuracies[role].keys() == {"test", "holdout"}
+        assert result.accuracies[role]["test"].keys() == heads
     measured = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
     epochs = [e["epoch"] for e in measured if e["event"] == "accuracy" and e["role"] == "student"]
     assert epochs == [1.0, 2.0, 3.0]
@@ -60,7 +60,7 @@ def test_a_dropped_tail_is_still_measured_at_its_end(tmp_path: Path, tiny_with: 
     measured = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
     student = [e for e in measured if e["event"] == "accuracy" and e["role"] == "student"]
     assert student[-1]["step"] == 11
-    assert result.student() == student[-1]["accuracy"]["test"]["final"]
+    assert result.score() == student[-1]["accuracy"]["test"]["final"]
 
 
 def of_the_saved_student(folder: Path, spec: RunSpec) -> float:
@@ -74,8 +74,8 @@ def of_the_saved_student(folder: Path, spec: RunSpec) -> float:
 def test_the_saved_student_has_the_accuracy_the_result_says(tmp_path: Path, tiny_with: Make) -> None:
     spec = tiny_with("self-kd", epochs=12, data=DataSpec(train_limit=200), batch_size=20)
     result = train(spec, tmp_path / "run")
-    assert of_the_saved_student(tmp_path / "run", spec) == pytest.approx(result.student(), abs=1.5 / 898)
-    assert result.student() > 0.3, "a few hundred steps should be far above the 10 % of chance"
+    assert of_the_saved_student(tmp_path / "run", spec) == pytest.approx(result.score(), abs=1.5 / 898)
+    assert result.score() > 0.3, "a few hundred steps should be far above the 10 % of chance"
 
 
 ENDS = {
@@ -100,8 +100,8 @@ def test_what_is_reported_last_is_what_is_saved(tmp_path: Path, tiny_with: Make,
     lines = [json.loads(line) for line in (tmp_path / "run" / "journal.jsonl").read_text().splitlines()]
     *_, last = (line for line in lines if line["event"] == "accuracy" and line["role"] == "student")
     assert (last["turn"], last["epoch"]) == (turns[-1], 3.0)
-    assert result.student() == last["accuracy"]["test"]["final"] == result.curves["student"][3.0]
-    assert of_the_saved_student(tmp_path / "run", spec) == pytest.approx(result.student(), abs=0.5 / 898)
+    assert result.score() == last["accuracy"]["test"]["final"] == result.accuracy_curves["student"][3.0]
+    assert of_the_saved_student(tmp_path / "run", spec) == pytest.approx(result.score(), abs=0.5 / 898)
 
 
 def test_networks_of_two_architectures(tmp_path: Path, tiny_with: Make) -> None:
@@ -109,7 +109,7 @@ def test_networks_of_two_architectures(tmp_path: Path, tiny_with: Make) -> None:
     result = train(tiny_with(teacher=teacher, schedule=Spaced("1ep")), tmp_path / "run")
     config = json.loads((tmp_path / "run" / "student" / "config.json").read_text())
     assert config["architecture"] == "resnet18_small"
-    assert result.accuracy.keys() == {"teacher", "student"}
+    assert result.accuracies.keys() == {"teacher", "student"}
 
 
 def test_any_timm_network_is_trained_measured_and_saved(tmp_path: Path, tiny_with: Make) -> None:
@@ -118,7 +118,7 @@ def test_any_timm_network_is_trained_measured_and_saved(tmp_path: Path, tiny_wit
     )
     spec = tiny_with(network=vit, teacher=NetworkSpec("mobilenetv3_small_050"), precision="32-true")
     result = train(spec, tmp_path / "run")
-    assert of_the_saved_student(tmp_path / "run", spec) == pytest.approx(result.student(), abs=0.5 / 898)
+    assert of_the_saved_student(tmp_path / "run", spec) == pytest.approx(result.score(), abs=0.5 / 898)
 
 
 def test_the_precision_that_was_used_is_recorded(tmp_path: Path, tiny_with: Make) -> None:

@@ -44,16 +44,16 @@ def test_stopped_again_and_again(tmp_path: Path, tiny_with: Callable[..., RunSpe
 def test_resuming_a_finished_run_touches_nothing(tmp_path: Path, tiny: RunSpec) -> None:
     done = train(tiny, tmp_path / "run")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    assert train(tiny, tmp_path / "run", resume=True) == done
+    assert train(tiny, tmp_path / "run", if_exists="resume") == done
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 def test_nothing_is_written_over(tmp_path: Path, tiny: RunSpec, tiny_with: Callable[..., RunSpec]) -> None:
     train(tiny, tmp_path / "run")
-    with pytest.raises(UserError, match="already holds a run. Continue it with resume=True"):
+    with pytest.raises(UserError, match="already holds a run. Continue it with if_exists='resume'"):
         train(tiny, tmp_path / "run")
     with pytest.raises(UserError, match="holds another run"):
-        train(tiny_with(seed=5), tmp_path / "run", resume=True)
+        train(tiny_with(seed=5), tmp_path / "run", if_exists="resume")
     (tmp_path / "else").mkdir()
     (tmp_path / "else" / "thesis.tex").write_text("precious")
     with pytest.raises(UserError, match="not empty and not a run"):
@@ -65,7 +65,7 @@ def test_two_processes_cannot_train_in_one_folder(tmp_path: Path, tiny: RunSpec)
     def second_one(moment: Event) -> None:
         if moment.turn == 3:
             with pytest.raises(UserError, match="Another process is training"):
-                train(tiny, tmp_path / "run", resume=True)
+                train(tiny, tmp_path / "run", if_exists="resume")
 
     train(tiny, tmp_path / "run", callback=second_one)
 
@@ -84,7 +84,7 @@ def test_a_changed_spec_does_not_go_on_from_anothers_checkpoint(
     longer = tiny_with(epochs=4)
     (tmp_path / "run" / "spec.json").write_text(json.dumps(to_json(resolve_spec(longer))))
     with pytest.raises(UserError, match="belongs to another spec"):
-        train(longer, tmp_path / "run", resume=True)
+        train(longer, tmp_path / "run", if_exists="resume")
 
 
 def test_a_run_whose_costs_were_counted_for_all_roles_together_goes_on(tmp_path: Path, tiny: RunSpec) -> None:
@@ -106,7 +106,7 @@ def test_a_run_whose_costs_were_counted_for_all_roles_together_goes_on(tmp_path:
         together.update(counts)
     position["cost"] = dict(together)
     save_file(load_file(saved), saved, metadata | {"position": json.dumps(position)})
-    train(tiny, tmp_path / "run", resume=True)
+    train(tiny, tmp_path / "run", if_exists="resume")
     results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("whole", "run")]
     assert results[0]["cost"] == results[1]["cost"]
 

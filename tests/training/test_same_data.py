@@ -83,7 +83,7 @@ def test_other_data_behind_the_same_path_is_refused(
     try:
         harm(place / "data")
         with pytest.raises(UserError) as resumed:
-            train(spec, place / "run", resume=True)
+            train(spec, place / "run", if_exists="resume")
         with pytest.raises(UserError) as measured:
             trained_models.load_run(place / "whole")
         with pytest.raises(UserError) as followed:
@@ -107,9 +107,9 @@ def test_a_run_that_begins_again_tells_of_other_data(
     shutil.copytree(place / "data", tmp_path / "as it was")
     try:
         two_more(place / "data")
-        train(spec, run, restart=True)
+        train(spec, run, if_exists="restart")
         told = capsys.readouterr().err.splitlines()
-        train(spec, run, restart=True)
+        train(spec, run, if_exists="restart")
     finally:
         shutil.rmtree(place / "data")
         shutil.copytree(tmp_path / "as it was", place / "data")
@@ -130,9 +130,9 @@ def test_a_copy_of_the_data_is_the_same_and_old_runs_go_on(begun: tuple[RunSpec,
     del held["digest"]  # as it was before there were any
     file.write_text(json.dumps(held | {"items": {"train": 9, "test": 8}}))
     with pytest.raises(UserError, match="it had 9 train images, and has 8"):
-        train(spec, place / "run", resume=True)
+        train(spec, place / "run", if_exists="resume")
     file.write_text(json.dumps(held))
-    train(spec, place / "run", resume=True)
+    train(spec, place / "run", if_exists="resume")
     assert json.loads(file.read_text())["digest"]["training"]["images"] == 8
     for damaged in ("", "[]", '{"classes": 3}', '{"classes": null, "digest": 4, "items": {}}'):
         file.write_text(damaged)

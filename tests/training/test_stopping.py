@@ -135,8 +135,8 @@ def test_a_follower_that_waits_is_stopped_where_nothing_is_lost(tmp_path: Path, 
     with pytest.raises(Stopped, match="after 10 of 30 turns"):  # the fifth of the student's
         train(follower, tmp_path / "student", callback=look, stop=lambda: bool(waited))
     assert "not being trained" in waited[0]
-    train(teacher, tmp_path / "teacher", resume=True)
-    train(follower, tmp_path / "student", resume=True)
+    train(teacher, tmp_path / "teacher", if_exists="resume")
+    train(follower, tmp_path / "student", if_exists="resume")
     train(follower, tmp_path / "whole")
     assert_same_run(tmp_path / "whole", tmp_path / "student")
 

@@ -46,7 +46,7 @@ def test_a_student_is_made_again_from_the_checkpoint(
         shutil.rmtree(tmp_path / "run/average")
     monkeypatch.setattr(training, "teacher_process", None)
     monkeypatch.setattr(training, "_train", None)  # neither is called
-    assert train(spec, tmp_path / "run", resume=True) == done
+    assert train(spec, tmp_path / "run", if_exists="resume") == done
     assert contents(tmp_path / "run") == before
 
 
@@ -58,5 +58,5 @@ def test_a_follower_whose_path_was_removed_is_not_begun_again(tmp_path: Path, ti
     before = contents(tmp_path / "run")
     min((tmp_path / "leader/path/teacher").glob("*.safetensors")).unlink()
     with pytest.raises(UserError, match="delete .*run and run the command"):
-        train(spec, tmp_path / "run", restart=True)
+        train(spec, tmp_path / "run", if_exists="restart")
     assert contents(tmp_path / "run") == before

@@ -70,7 +70,7 @@ def test_every_precision_measures_what_training_measured(precision: str, tiny: R
     assert saved.origin["precision"] == precision
     for model in ("teacher", "student", "average"):
         counts = correct(saved.predict(model), saved.head_names(model), evaluation_batches(saved.data.test, 256))
-        last = result.accuracy[model]["test"]["final"]["last"]
+        last = result.accuracies[model]["test"]["final"]["last"]
         assert int(counts["final"]) / len(saved.data.test.labels) == last, model
 
 

@@ -105,7 +105,7 @@ def main(folder: Path, names: Iterable[str]) -> None:
         counts.clear()
         spec, run = read_spec(folder / name / "asked.json"), RunFolder(folder / name / "run")
         begun = run.spec.exists()
-        train(run.spec_to_resume(spec) if begun else spec, run.path, resume=begun)
+        train(run.spec_to_resume(spec) if begun else spec, run.path, if_exists="resume")
         found[name] = dict(counts)
     if distributed.get_rank() == 0:
         (folder / "counts.json").write_text(json.dumps(found))

@@ -55,7 +55,7 @@ def test_the_teacher_has_workers_too_and_its_folder_can_be_moved(tmp_path: Path,
     pipeline = replace(spec, engine=replace(PIPELINE, workers=1))
     train_until(pipeline, tmp_path / "here", 12)
     (tmp_path / "here").rename(tmp_path / "there")
-    train(read_spec(tmp_path / "there"), tmp_path / "there", resume=True)
+    train(read_spec(tmp_path / "there"), tmp_path / "there", if_exists="resume")
     train(spec, tmp_path / "one")
     assert_same_but_for_cost(tmp_path / "one", tmp_path / "there")
     assert not (tmp_path / "there/teacher").exists()

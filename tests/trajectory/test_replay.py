@@ -247,7 +247,7 @@ def test_a_changed_digit_in_a_recorded_journal_is_noticed(
         train(replace(tiny, schedule=Spaced("1ep"), teacher_path=str(run)), tmp_path / "student")
     (run / "result.json").unlink()
     with pytest.raises(UserError, match=rf"journal.jsonl .*--resume {run} --restart"):
-        train(read_spec(run), run, resume=True)
+        train(read_spec(run), run, if_exists="resume")
 
 
 def test_a_recorded_journal_without_digests_is_replayed(tmp_path: Path, tiny: RunSpec, every_epoch: Path) -> None:
@@ -312,7 +312,7 @@ def test_a_teacher_is_replayed_while_it_is_recorded_and_its_process_is_killed(tm
         train(replays, tmp_path / "student", callback=callback)
     assert f"spacedkd train --resume {tmp_path / 'teacher'}" in messages[0]
     teacher = forked.Command(*started, "--resume", "teacher", cwd=tmp_path)
-    train(replays, tmp_path / "student", resume=True)
+    train(replays, tmp_path / "student", if_exists="resume")
     assert teacher.wait() == 0
     train(spec, tmp_path / "alone")
     assert_same_but_for_cost(tmp_path / "alone", tmp_path / "student")

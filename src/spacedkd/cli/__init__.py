@@ -5,6 +5,7 @@ printed in one line, and the exit code is 2.
 """
 
 import os
+import platform
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from spacedkd.cli import (
     evaluate,
     export,
     listings,
+    predict,
     report,
     reproduce,
     status,
@@ -26,7 +28,7 @@ from spacedkd.cli import (
     train,
 )
 from spacedkd.cli.console import WORDS, drop_unwritten, say_error, write_ascii_where_needed
-from spacedkd.cli.flags import flag, spell_booleans
+from spacedkd.cli.flags import SWITCHES, flag, spelled_out
 from spacedkd.cli.usage import DESCRIPTION, helped, in_one_line, wrapped
 from spacedkd.runtime import user_code
 from spacedkd.runtime.errors import UserCodeError, UserError, is_out_of_memory, on_command_line, out_of_memory, unknown
@@ -56,6 +58,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
     "compare": compare.compare,
     "evaluate": evaluate.evaluate,
+    "predict": predict.predict,
     "report": report.report,
     "export": export.export,
     "theory": theory.theory,
@@ -76,7 +79,8 @@ def _main(words: Sequence[str]) -> None:
     write_ascii_where_needed()
     end_with_first_rank()
     if list(words) == ["--version"]:
-        print(f"spacedkd {version('spacedkd')}")
+        versions = [f"{package} {version(package)}" for package in ("spacedkd", "torch")]
+        print(", ".join([*versions, f"Python {platform.python_version()}"]))
         return
     try:
         _dispatch(words)
@@ -118,7 +122,8 @@ def _call(words: Sequence[str]) -> None:
     with wrapped(words), in_one_line(words, COMMANDS):
         tyro.extras.subcommand_cli_from_dict(
             COMMANDS,
-            args=spell_booleans(helped(words, COMMANDS)),
+            args=spelled_out(helped(words, COMMANDS)),
             prog="spacedkd",
             description=DESCRIPTION,
+            config=SWITCHES,
         )

@@ -13,11 +13,11 @@ import tyro
 from spacedkd.cli.console import console, log_command, read_commands, say, say_error, until_stopped
 from spacedkd.cli.flags import Given, flag, given_flags, parse
 from spacedkd.cli.overrides import SCHEDULE_FLAGS, check_other_init, to_spec
-from spacedkd.cli.progress import jobs_progress
 from spacedkd.cli.report import show_comparison
 from spacedkd.cli.train import PLAN, Run
 from spacedkd.config.spec import METHOD_CLASSES, RunSpec
-from spacedkd.report.terminal import rich_table
+from spacedkd.reporting.progress import jobs_progress
+from spacedkd.reporting.terminal import rich_table
 from spacedkd.runtime.errors import UserError, check_between, same_name, unknown
 from spacedkd.runtime.processes import check_count
 
@@ -31,7 +31,7 @@ def compare(
     *,
     arm: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]],
-        flag("an arm as 'NAME: FLAGS', the flags it adds to the others; repeat for each arm", metavar="ARM"),
+        flag("an arm as 'NAME: FLAGS', with the flags that it alone has; repeat for each arm", metavar="ARM"),
     ] = (),
     methods: Annotated[
         tuple[str, ...],
@@ -44,17 +44,14 @@ def compare(
     against: Annotated[str | None, flag("the arm that all others are compared with", "the first", "NAME")] = None,
     equal_cost: Annotated[
         bool,
-        flag(
-            "add a control for each arm that takes k updates a step: its method unspaced, with k times the epochs", "no"
-        ),
+        flag("for each arm with k updates a step, add an arm of its method unspaced, with k times the epochs"),
     ] = False,
     jobs: Annotated[int | None, flag("runs at a time", "one for each GPU or core", "COUNT")] = None,
     sharing: Annotated[
         bool,
         flag(
-            "train a teacher that several arms have in common once for all of them, and let students that see it at "
-            "the same steps share its outputs",
-            "yes",
+            "train the teacher of every run on its own; otherwise a teacher that several arms have in common is "
+            "trained once, and students that see it at the same steps share its outputs",
         ),
     ] = True,
     ray: Annotated[
@@ -65,9 +62,9 @@ def compare(
 ) -> None:
     """Compare methods and schedules over several seeds.
 
-    All arms of a seed get the same data order and the same initial weights. Finished runs are used as they are, stopped
-    ones are resumed. A teacher that several arms have in common is trained once, which changes no bit. If runs diverge
-    or fail, the others continue, and the exit code is 3; the same command tries the failed ones again.
+    All arms of a seed get the same data order and the same initial weights. The same command continues a comparison:
+    it keeps finished runs, resumes stopped ones and tries failed ones again. A teacher that several arms have in common
+    is trained once, which changes no bit. If runs diverge or fail, the others continue, and the exit code is 3.
 
     Example: spacedkd compare --data digits --width 16 --epochs 12 --batch-size 32
     --optimizer adamw --lr 0.003 --rate cosine --arm 'online: --method kd'
@@ -114,8 +111,9 @@ def compare(
             sharing=sharing,
             ray=ray,
             callback=callback,
+            progress=False,
             stop=stop,
-        )
+        ).document
     show_comparison(comparison, out / "report.html", out / "comparison.json", read_commands([out]))
     _exit_if_runs_were_lost(comparison, len(every))
 
@@ -215,7 +213,7 @@ def _arms_of(name: str, base: Given) -> dict[str, RunSpec]:
 
 def say_comparison(arms: Mapping[str, RunSpec], seeds: int) -> None:
     """Print how many runs a comparison has."""
-    from spacedkd.report.formatting import join_words, plain, plural
+    from spacedkd.reporting.formatting import join_words, plain, plural
 
     *shorter, longest = sorted({spec.epochs for spec in arms.values()})
     epochs = join_words([*map(plain, shorter), plural(longest, "epoch")])
@@ -226,7 +224,7 @@ def say_comparison(arms: Mapping[str, RunSpec], seeds: int) -> None:
 def show_comparison_plan(arms: Mapping[str, RunSpec], out: Path, seeds: int, jobs: int | None, sharing: bool) -> None:
     """Print what every arm will take, and how much of it is left; nothing is trained."""
     from spacedkd.comparison.compare import forecast_comparison
-    from spacedkd.report import tables
+    from spacedkd.reporting import tables
 
     forecast = forecast_comparison(arms, out, seeds=seeds, jobs=jobs, sharing=sharing)
     console.print(*(rich_table(table) for table in tables.of_comparison(forecast)))
@@ -237,7 +235,7 @@ def show_comparison_plan(arms: Mapping[str, RunSpec], out: Path, seeds: int, job
 
 def say_left(forecast: ComparisonForecast) -> None:
     """Print what all runs together will still take."""
-    from spacedkd.report.formatting import amount, duration
+    from spacedkd.reporting.formatting import amount, duration
 
     targets = sum(run.disk.targets for run in forecast.runs)
     cached = f", {amount(targets, 'B')} of it cached targets" if targets else ""

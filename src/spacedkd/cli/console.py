@@ -6,7 +6,6 @@ The log is a file in each folder that commands trained in, with a line for each 
 from __future__ import annotations
 
 import codecs
-import errno
 import json
 import os
 import shlex
@@ -18,56 +17,15 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
-
+from spacedkd.reporting.terminal import SafeConsole as SafeConsole
+from spacedkd.reporting.terminal import console as console
+from spacedkd.reporting.terminal import say as say
 from spacedkd.runs.journal import read_journal
 from spacedkd.runtime import processes
 from spacedkd.runtime.errors import UserError, printable
 from spacedkd.runtime.files import Folder
 from spacedkd.runtime.signals import Signals, Stopped
-
-GONE = (errno.EPIPE, errno.EIO)
-"""errors of a closed pipe, and of a closed terminal"""
-
-
-class SafeConsole(Console):
-    """A console that prints untrusted text safely, and whose reader may leave: work then continues silently."""
-
-    working = False
-
-    def on_broken_pipe(self) -> None:
-        raise  # what rich has caught; it would end the process
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Escape the control characters in all text that is printed; rich's own control codes are no text."""
-        for segment in super().render(renderable, options):
-            if segment.control is None and not segment.text.isprintable():
-                segment = segment._replace(text="\n".join(map(printable, segment.text.split("\n"))))
-            yield segment
-
-    def __exit__(self, *exception: Any) -> None:  # all that is printed, by any thread, is written here
-        try:
-            super().__exit__(*exception)
-        except OSError as error:
-            if not self.working:
-                raise
-            self.quiet = self.quiet or error.errno in GONE
-
-
-console = SafeConsole(quiet=processes.rank() != 0)  # one of several processes speaks for all
-
-
-@contextmanager
-def working() -> Iterator[None]:
-    """Let work continue, within this context, when its output is no longer read."""
-    console.working = True
-    try:
-        yield
-    finally:
-        console.working = False
 
 
 def drop_unwritten() -> None:
@@ -78,11 +36,6 @@ def drop_unwritten() -> None:
         except OSError:
             with suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def say(*lines: str) -> None:
-    """Print lines to copy from: without line breaks, colours or markup."""
-    console.print("\n".join(map(printable, lines)), highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 @contextmanager

@@ -23,12 +23,12 @@ from spacedkd.cli.flags import (
     given_flags,
     option_text,
 )
-from spacedkd.cli.progress import work_progress
 from spacedkd.config.serialization import field_docs, with_changes
 from spacedkd.config.spec import NetworkSpec, RunSpec
 from spacedkd.evaluation.corruptions import Corruptions
 from spacedkd.evaluation.document import INSTRUMENTS
 from spacedkd.evaluation.instrument import EvaluationSpec, Instrument
+from spacedkd.reporting.progress import work_progress
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.processes import check_threads
 from spacedkd.runtime.user_code import load_object
@@ -46,7 +46,7 @@ _METAVARS |= {str: "NAME", Path: "FOLDER"}
 _GENERAL = [
     Flag("grid", Path, "also draw the corruptions of one test image into this picture", metavar="FILE.png"),
     Flag("unfinished", bool, "measure the last checkpoint of runs that are not finished"),
-    Flag("trust_code", bool, "import what a run's files name as package.module:name; typed names always are"),
+    Flag("trust_code", bool, "import user code that a run's files name as package.module:name"),
     Flag("batch_size", int, "batch size", EvaluationSpec.batch_size),
     Flag("workers", int, "processes that decode images ahead", EvaluationSpec.workers),
     Flag("accelerator", str, "cpu, cuda, mps or auto", "the run's"),
@@ -155,16 +155,16 @@ def _format_default(value: Any) -> str:
 
 
 _NETWORK = [
-    Flag("network", str, "a timm network, measured on --data; together with runs, the function they were given"),
+    Flag("network", str, "a timm network to evaluate on --data; with runs, the function that they were given"),
     Flag("width", int, "of --network, if it is one of ours", 64, "CHANNELS"),
     Flag("weights", str, "of --network: a .safetensors or torch file, or a run folder", "timm's own", "FILE"),
-    Flag("set", tuple, "anything else about --network: network.input_size=224, ... (may be repeated)", "", "KEY=VALUE"),
+    Flag("set", tuple, "any setting of --network: network.input_size=224, ... (may be repeated)", "", "KEY=VALUE"),
     Flag("out", Path, "where the evaluation of --network goes", "evaluations/NAME"),
 ]
 _OBJECTS = [
-    Flag("teacher", str, "makes the teacher's network"),
-    Flag("collate", str, "makes a batch of items"),
-    Flag("method", str, "the method"),
+    Flag("teacher", str, "the function that makes the teacher's network"),
+    Flag("collate", str, "the function that makes a batch of items"),
+    Flag("method", str, "the class of the method"),
 ]
 _ABOUT_OBJECTS = (
     "Runs that were given functions in Python need the same ones again, each as package.module:name; "
@@ -178,7 +178,7 @@ def _field(described: Flag) -> tuple[str, Any, Any]:
     if kind is tuple:
         return described.field()
     if kind is bool:
-        return name, Annotated[bool, flag(about, "no")], False
+        return name, Annotated[bool, flag(about)], False
     return name, Annotated[kind | None, flag(about, default, described.metavar or _METAVARS.get(kind, "VALUE"))], None
 
 
@@ -188,7 +188,9 @@ if TYPE_CHECKING:
     ObjectFlags = Any
 else:
     InstrumentFlags = flag_class(map(_field, [*_GENERAL, *_instrument_flags()]))
-    OtherNetworkFlags = flag_class(map(_field, _NETWORK), "A network that is no run's, measured instead of runs.")
+    OtherNetworkFlags = flag_class(
+        map(_field, _NETWORK), "A network that belongs to no run, evaluated in place of runs."
+    )
     ObjectFlags = flag_class(map(_field, _OBJECTS), _ABOUT_OBJECTS)
 
 
@@ -247,7 +249,7 @@ def evaluate(
         raise UserError("--unfinished is about runs: leave it out with --network.")
 
     from spacedkd.evaluation.evaluate import measure
-    from spacedkd.report.evaluation import summary_line
+    from spacedkd.reporting.evaluation import summary_line
     from spacedkd.runs.folder import make_folder
 
     if flags.grid is not None:
@@ -277,8 +279,8 @@ def _draw_grid(path: Path, networks: TrainedModels, spec: EvaluationSpec) -> Non
 def _print_evaluations(evaluations: Mapping[Path, EvaluationDocument], detailed: bool) -> None:
     """Print all tables of one network, or a line for each of several."""
     from spacedkd.evaluation.document import FILE
-    from spacedkd.report.evaluation import describe_origin, evaluation_tables, summary_table
-    from spacedkd.report.terminal import rich_table
+    from spacedkd.reporting.evaluation import describe_origin, evaluation_tables, summary_table
+    from spacedkd.reporting.terminal import rich_table
 
     if len(evaluations) > 1:
         console.print(rich_table(summary_table(evaluations)))

@@ -17,20 +17,20 @@ def export(
     license: Annotated[
         str | None, flag("the hub's name of its licence: apache-2.0, mit, cc-by-4.0, ...", "none is named", "NAME")
     ] = None,
-    average: Annotated[bool, flag("export the average of the student's weights (train --average)", "no")] = False,
-    best: Annotated[bool, flag("export the student of the best epoch on held-out images (--holdout)", "no")] = False,
+    average: Annotated[bool, flag("export the average of the student's weights (train --average)")] = False,
+    best: Annotated[bool, flag("export the student of the best epoch on held-out images (--holdout)")] = False,
     onnx: Annotated[
         bool,
-        flag("also write model.onnx, and check it against torch; needs the extra onnx (README, Install)", "no"),
+        flag("also write model.onnx, and check it against torch; needs the extra onnx (README, Install)"),
     ] = False,
     push: Annotated[
         str | None,
         flag("also upload the folder to the Hugging Face hub (log in with `hf auth login`)", "", "OWNER/NAME"),
     ] = None,
-    private: Annotated[bool, flag("make the repository of --push private", "no")] = False,
+    private: Annotated[bool, flag("make the repository of --push private")] = False,
     trust_code: Annotated[
         bool,
-        flag("import the user code that config.json names, which --onnx needs to build such a network", "no"),
+        flag("import the user code that config.json names, which --onnx needs to build such a network"),
     ] = False,
 ) -> None:
     """Export a student for the Hugging Face hub, timm and ONNX.

@@ -2,7 +2,8 @@
 
 Only flags that are no single field are written by hand (`--interval`, `--width`, `--set`, ...). A flag that is not
 given leaves the spec as it is, so the same flags change the default run, a spec.json, or the base of a comparison.
-Every truth value is a pair of flags, `--flip` and `--no-flip`; `--flip true` and `--flip false` mean the same.
+A setting that is true or false has two flags, `--flip` and `--no-flip`; `--flip true` and `--flip false` mean the
+same. Help shows it as `--[no-]flip`. What is off unless it is typed, such as `--plan`, has one flag (`SWITCHES`).
 """
 
 from __future__ import annotations
@@ -143,9 +144,9 @@ class Flag(NamedTuple):
         Numbers are taken as text, so that the spec refuses a bad one in its own words.
         """
         if self.is_switch:
-            return self.name, Annotated[bool, flag(self.about, "no")], False
-        if self.kind is bool:  # `spell_booleans` gives it its value
-            # tyro shows other names first: --flip, --no-flip
+            return self.name, Annotated[bool, flag(self.about)], False
+        if self.kind is bool:  # `spelled_out` gives it its value
+            # tyro shows other names first: --flip, --no-flip, of which `usage` makes --[no-]flip
             hint = flag(self.about, self.default, "", also=(self.option,), name=f"no-{self.option[2:]}")
         else:
             hint = flag(self.about, self.default, self.metavar)
@@ -239,7 +240,7 @@ _EVERYTHING = [
     Flag("spec", Path, "start from a spec in JSON, YAML or TOML, or a run folder; flags change it", metavar="FILE"),
     Flag("recipe", str, "start from a training recipe (see `spacedkd list recipes`)", metavar="NAME"),
     Flag("without", tuple, "leave out this quirk of an official recipe (may be repeated)", metavar="QUIRK"),
-    Flag("set", tuple, "anything else in the spec: method.temperature=4, ... (may be repeated)", metavar="KEY=VALUE"),
+    Flag("set", tuple, "any setting of the spec: network.drop_rate=0.1, ... (may be repeated)", metavar="KEY=VALUE"),
     Flag("trust_code", bool, "import user code that a file (--spec, --resume) names as package.module:name"),
 ]
 _NETWORK = [
@@ -251,6 +252,7 @@ _NETWORK = [
         "64 of ResNets",
         "CHANNELS",
     ),
+    Flag("pretrained", bool, "start from the published weights of --network, which timm downloads once"),
     Flag("teacher", str, "the teacher's network", "the student's", "NAME"),
     Flag(
         "teacher_weights",
@@ -264,6 +266,32 @@ _NETWORK = [
     Flag(
         "assistant", tuple, "a network between teacher and student of takd; repeat for more, largest first", "", "NAME"
     ),
+]
+METHOD_OPTIONS = ("temperature", "label_weight", "logit_weight")
+"""options of methods that have a flag of their name"""
+_METHOD = [
+    Flag(
+        "temperature",
+        float,
+        "logits are divided by it before student and teacher are compared",
+        "the method's",
+        "NUMBER",
+    ),
+    Flag(
+        "alpha",
+        float,
+        "weights of labels and teacher in the loss: (1 - alpha) CE + alpha KL",
+        "the method's",
+        "PART",
+    ),
+    Flag(
+        "label_weight",
+        float,
+        "weight of the labels' cross-entropy (--alpha sets both weights)",
+        "the method's",
+        "NUMBER",
+    ),
+    Flag("logit_weight", float, "weight of the KL to the teacher's logits", "the method's", "NUMBER"),
 ]
 _RUN = {run_flag.name: run_flag for run_flag in of_fields(RunSpec)}
 _PLACED = {
@@ -292,8 +320,8 @@ _SCHEDULE = [
         "blocks of these lengths instead of an interval; the last one repeats",
         metavar="LENGTH ...",
     ),
-    Flag("growing", str, "a first block of this length, and each one twice as long as the one before", "", "LENGTH"),
-    Flag("ahead", str, "keep the teacher this far ahead but moving, instead of spacing", metavar="LENGTH"),
+    Flag("growing", str, "blocks that double in length; the first one has this length", "", "LENGTH"),
+    Flag("ahead", str, "no spacing: the teacher keeps this lead, and both learn in every step", metavar="LENGTH"),
     Flag("window", str, "space only from..to (20ep..40ep) or from+length (20ep+10ep), online elsewhere", "", "RANGE"),
     Flag("tail", str, "a last block shorter than the interval: teach it or drop it", "teach", "teach|drop"),
 ]
@@ -304,7 +332,7 @@ _OWN = {
     "": _EVERYTHING,
     "data": [*_IMAGES, *(_DATA[name] for name in _TRAINING_ONLY)],
     "network": _NETWORK,
-    "method": [*of_fields(MethodSpec, "method")],
+    "method": [*of_fields(MethodSpec, "method"), *_METHOD],
     "schedule": _SCHEDULE,
     "training": [made for name, made in _RUN.items() if not any(name in names for names in _PLACED.values())],
     "optimizer": [*of_fields(OptimizerSpec, "optimizer")],
@@ -329,6 +357,10 @@ _BOOLEANS = {made.option for flags in GROUPS.values() for made in flags if made.
 
 _OPPOSITES = {"--other-init": "--same-init"}
 """flags that are on where the field of another one is off"""
+_SAME = {"--lr-schedule": "--rate", "--dry-run": "--plan"}
+"""flags with a second name, which help does not show"""
+SWITCHES = (tyro.conf.FlagCreatePairsOff,)
+"""for tyro: a flag that is off unless it is typed has no opposite"""
 
 
 def flag_class(flags: Iterable[tuple[str, Any, Any]], about: str = "") -> Any:
@@ -348,18 +380,21 @@ else:
     ]
 
 
-def spell_booleans(words: Sequence[str]) -> list[str]:
+def spelled_out(words: Sequence[str]) -> list[str]:
     """Return the words of a command with a value behind every flag of a boolean field: --no-flip is --flip false.
 
-    A flag that is the opposite of a field becomes that field's: --other-init is --same-init false.
+    A flag that is the opposite of a field becomes that field's: --other-init is --same-init false. A flag's second
+    name becomes its first: --lr-schedule is --rate.
 
-    >>> spell_booleans(["--flip", "--no-drop-last", "--same-init", "no", "--lr", "0.1"])
+    >>> spelled_out(["--flip", "--no-drop-last", "--same-init", "no", "--lr", "0.1"])
     ['--flip', 'true', '--drop-last', 'false', '--same-init', 'no', '--lr', '0.1']
-    >>> spell_booleans(["--other-init", "--no-other-init", "--other-init=no"])
+    >>> spelled_out(["--other-init", "--no-other-init", "--other-init=no"])
     ['--same-init', 'false', '--same-init', 'true', '--same-init', 'true']
+    >>> spelled_out(["--lr-schedule", "cosine", "--lr_schedule=own:rate"])
+    ['--rate', 'cosine', '--rate=own:rate']
     """
     spelled: list[str] = []
-    words = [*_without_opposites(words)]
+    words = [*_without_opposites(map(first_name, words))]
     for word, following in zip(words, [*words[1:], ""], strict=False):
         name = word.replace("_", "-")
         positive = name.replace("--no-", "--", 1)
@@ -372,7 +407,14 @@ def spell_booleans(words: Sequence[str]) -> list[str]:
     return spelled
 
 
-def _without_opposites(words: Sequence[str]) -> Iterator[str]:
+def first_name(word: str) -> str:
+    """Return a word with the first name of its flag, if it is a flag that has two."""
+    name, equals, value = word.partition("=")
+    first = _SAME.get(name.replace("_", "-"))
+    return word if first is None else f"{first}{equals}{value}"
+
+
+def _without_opposites(words: Iterable[str]) -> Iterator[str]:
     """Yield the words with the field's own flag and its value in place of a flag that is its opposite."""
     rest = [*words]
     while rest:
@@ -410,4 +452,4 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
     >>> parse(["--interval", "1.5ep", "--epochs", "30"])
     {'interval': '1.5ep', 'epochs': 30.0}
     """
-    return given_flags(tyro.cli(RunFlags, args=spell_booleans(words), prog="spacedkd train"))
+    return given_flags(tyro.cli(RunFlags, args=spelled_out(words), prog="spacedkd train", config=SWITCHES))

@@ -4,16 +4,18 @@ Flags and --set name paths such as optimizer.lr. All changes of one run are gath
 spec checks its fields together: a multistep rate needs its milestones.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from spacedkd.cli.flags import PATHS, Given, assignments
+from spacedkd.cli.flags import METHOD_OPTIONS, PATHS, Given, assignments, option_text
 from spacedkd.config.optimizer import SHAPES, OptimizerSpec, RateSpec
 from spacedkd.config.recipes import is_online, recipe
-from spacedkd.config.serialization import coerce, to_json, value_at, with_changes
+from spacedkd.config.serialization import coerce, default_value, to_json, value_at, with_changes
 from spacedkd.config.spec import AugmentSpec, MethodSpec, NetworkSpec, RunSpec, describe, read_spec, resolve_source
 from spacedkd.runtime.errors import UserError, same_name
 from spacedkd.runtime.files import resolve_links
@@ -51,6 +53,8 @@ def with_networks(spec: RunSpec, given: Given) -> RunSpec:
                 "them (the names of timm's networks say how wide they are): leave it out, or choose another --network."
             )
         spec = replace(spec, network=_with_option(spec.network, "width", width))
+    if given.get("pretrained"):
+        spec = replace(spec, network=_with_published_weights(spec.network))
     if "teacher" in given:
         spec = replace(spec, teacher=_network(given["teacher"], width))
     if "teacher_weights" in given:
@@ -66,6 +70,18 @@ def with_networks(spec: RunSpec, given: Given) -> RunSpec:
 def _network(name: str, width: int | None) -> NetworkSpec:
     network = NetworkSpec(name)
     return _with_option(network, "width", width) if width is not None and network.is_ours else network
+
+
+def _with_published_weights(network: NetworkSpec) -> NetworkSpec:
+    """Return a network that starts from timm's weights; refuse one that has none."""
+    if is_user_code(network.name) or network.is_ours:
+        raise UserError(
+            f"--pretrained is for timm's networks, and {network.name} is none of them: choose another --network, for "
+            "instance resnet18, or give --weights a file."
+        )
+    if network.weights is not None:
+        raise UserError("--pretrained and --weights are two starts: give one of them.")
+    return replace(network, options={**network.options, "pretrained": True})
 
 
 def _with_option(spec: Any, name: str, value: Any) -> Any:
@@ -107,6 +123,81 @@ def _trained_network(path: Path, spec: RunSpec, trust_code: bool) -> NetworkSpec
         options = {key: value for key, value in config.get("model_args", {}).items() if key not in _FROM_DATA}
         return NetworkSpec(config.get("architecture"), options)  # type: ignore[arg-type]
     return spec.network
+
+
+# --- Weights and temperature of the method
+
+
+def _method_options(given: Given) -> dict[str, Any]:
+    """Return the options of the method that flags set; --alpha sets two, whose sum is 1 as it is written.
+
+    >>> _method_options({"alpha": 0.9, "temperature": 4.0})
+    {'temperature': 4.0, 'logit_weight': 0.9, 'label_weight': 0.1}
+    """
+    options = {name: given[name] for name in METHOD_OPTIONS if name in given}
+    if "alpha" in given:
+        for flag in ("label_weight", "logit_weight"):
+            if flag in given:
+                raise UserError(
+                    f"--alpha sets the weights of labels and logits, and {option_text(flag)} one of them: leave "
+                    "either out."
+                )
+        alpha = coerce(float, given["alpha"], "--alpha")
+        if not 0 <= alpha <= 1:
+            raise UserError(
+                f"--alpha must be from 0 to 1, because the labels have the rest of the loss; got {alpha:g}. For "
+                "other weights: --logit-weight and --label-weight."
+            )
+        options |= {"logit_weight": alpha, "label_weight": float(1 - Decimal(repr(alpha)))}  # 0.1 for 0.9
+    for path, _ in assignments(given.get("set", ())):
+        names = path.split(".")
+        if names[0] == "method" and (names[-1] in options or names[-1] in ("method", "options")) and options:
+            flags = " and ".join(option_text(name) for name in METHOD_FLAGS if name in given)
+            raise UserError(f"{flags} and --set {path} set the same option of the method: leave either out.")
+    return options
+
+
+def _check_method_options(method: MethodSpec, given: Given) -> None:
+    """Refuse a flag that sets an option which the method does not have, or does not use."""
+    typed = [name for name in METHOD_FLAGS if name in given]
+    if not typed or is_user_code(method.name):  # whose options are checked when it is made
+        return
+    from spacedkd.methods.registry import METHODS
+
+    defaults = {entry.name: default_value(entry) for entry in fields(METHODS[method.name])}
+    options = {**defaults, **method.options}
+    for name in typed:
+        needed = ("label_weight", "logit_weight") if name == "alpha" else (name,)
+        if lacking := [option for option in needed if option not in defaults]:
+            raise UserError(
+                f"Method {method.name} has no {' and no '.join(lacking)}, which {option_text(name)} sets."
+                f"{_has(defaults)}"
+            )
+    if "temperature" in given and options.get("curriculum"):
+        raise UserError(
+            f"Method {method.name} learns its temperature, so --temperature does not matter: leave it out, or add "
+            "--set method.curriculum=0."
+        )
+    if "alpha" not in given:
+        return
+    if "alpha" in defaults:
+        raise UserError(
+            f"Method {method.name} has an alpha of its own: --set method.alpha={given['alpha']:g}. The weights of a "
+            "student that it teaches are --label-weight and --logit-weight."
+        )
+    total = defaults["label_weight"] + defaults["logit_weight"]
+    if not math.isclose(total, 1):
+        raise UserError(
+            f"--alpha is for losses of the form (1 - alpha) CE + alpha KL, and the weights of method {method.name} "
+            f"({defaults['label_weight']:g} and {defaults['logit_weight']:g}) have the sum {total:g}: use "
+            "--label-weight and --logit-weight."
+        )
+
+
+def _has(options: Iterable[str]) -> str:
+    """Return a sentence on the options that a method has, as they are typed."""
+    names = [option_text(name) if name in METHOD_OPTIONS else f"--set method.{name}=VALUE" for name in options]
+    return f" It has {', '.join(names)}." if names else " It has no options."
 
 
 def make_schedule(base: Schedule | None, given: Given) -> Schedule | dict[str, Any]:
@@ -192,6 +283,8 @@ SCHEDULE_FLAGS = ("interval", *_OF_THEIR_OWN, "window", *_OF_SPACED)
 _OF_A_SHAPE = ("floor", "milestones", "factor", "restart_after_warmup")
 _OF_AN_OPTIMIZER = ("momentum", "nesterov", "options")
 _AUGMENT = ("crop", "flip", "rotate")
+METHOD_FLAGS = ("alpha", *METHOD_OPTIONS)
+"""flags that set options of the method"""
 
 
 def to_spec(given: Given) -> RunSpec:
@@ -247,6 +340,7 @@ def typed_paths(given: Given) -> set[str]:
     """
     paths = {path for name, path in PATHS.items() if name in given}
     paths |= {path.replace(".options", "") for path, _ in assignments(given.get("set", ()))}
+    paths |= {f"method.{name}" for name in _method_options(given)}
     return paths | {f"schedule.{flag}" for flag in _OF_SPACED if flag in given}
 
 
@@ -258,7 +352,9 @@ def apply_flags(base: RunSpec, given: Given) -> RunSpec:
     changes += [(path, given[name]) for name, path in PATHS.items() if name in given and name not in _AUGMENT]
     if any(name in given for name in SCHEDULE_FLAGS):
         changes.append(("schedule", make_schedule(base.schedule, given)))
+    changes += [(f"method.{name}", value) for name, value in _method_options(given).items()]
     spec = with_changes(spec, [*changes, *assignments(given.get("set", ()))])
+    _check_method_options(spec.method, given)
     if "teacher_weights" in given and not _says_a_schedule(given) and value_at(spec, "method.teacher_learns") is False:
         spec = replace(spec, schedule=None)  # whose interval is of a teacher that learns
     return _with_augmentation(spec, {name: given[name] for name in _AUGMENT if name in given})

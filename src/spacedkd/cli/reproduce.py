@@ -12,7 +12,7 @@ import tyro
 from spacedkd.cli.compare import say_left
 from spacedkd.cli.console import console, say, say_error, until_stopped
 from spacedkd.cli.flags import flag
-from spacedkd.cli.progress import count_progress, jobs_progress, work_progress
+from spacedkd.reporting.progress import count_progress, jobs_progress, work_progress
 from spacedkd.runtime.errors import UserError, check_between
 from spacedkd.runtime.processes import check_count
 
@@ -27,23 +27,24 @@ def reproduce(
     ] = (),
     *,
     scale: Annotated[str, flag("smoke, cpu or paper: how large networks, images and runs are", "cpu", "SCALE")] = "cpu",
-    seeds: Annotated[int | None, flag("how many seeds", "2 at smoke, 6 at cpu, 3 at paper", "COUNT")] = None,
-    first_seed: Annotated[int, flag("the first of them", 0, "SEED")] = 0,
+    seeds: Annotated[
+        int | None, flag("runs of each row, with different seeds", "2 at smoke, 6 at cpu, 3 at paper", "COUNT")
+    ] = None,
+    first_seed: Annotated[int, flag("the first seed", 0, "SEED")] = 0,
     only: Annotated[str | None, flag("only rows like this, for instance 'resnet18*'", "all", "PATTERN")] = None,
     recipe: Annotated[
         str, flag("paper, or official: as the paper's released code does it, quirks included", "paper", "NAME")
     ] = "paper",
     average: Annotated[
         str | None,
-        flag("keep this average of weights in every run (poly:2), in rows of its own", "none", "AVERAGE"),
+        flag("evaluate this average of weights (poly:2) in every run too, in rows of its own", "none", "AVERAGE"),
     ] = None,
     root: Annotated[Path, flag("the folder that holds the data sets", "data", "FOLDER")] = Path("data"),
     store: Annotated[Path, flag("where runs and tables are kept", "reproduction", "FOLDER")] = Path("reproduction"),
-    plan: Annotated[
-        bool, flag("train nothing: say what it will take and what is finished", "no", also=("--dry-run",))
-    ] = False,
+    plan: Annotated[bool, flag("train nothing: print what it will take and what is finished")] = False,
     max_hours: Annotated[
-        float | None, flag("stop after this time; 0 only makes the tables of what is finished", "none", "HOURS")
+        float | None,
+        flag("stop after this time; 0 trains nothing and makes the tables of finished runs", "none", "HOURS"),
     ] = None,
     jobs: Annotated[int | None, flag("runs at a time", "one for each GPU or core", "COUNT")] = None,
     ray: Annotated[
@@ -52,17 +53,15 @@ def reproduce(
     ] = None,
     numbers: Annotated[
         Path | None,
-        flag(
-            "also keep what the tables are made of here, without networks: a store that fits into git", metavar="FOLDER"
-        ),
+        flag("also write the tables' numbers to this folder, without networks: small enough for git", metavar="FOLDER"),
     ] = None,
-    yes: Annotated[bool, flag("begin at scale paper without a question", "no")] = False,
+    yes: Annotated[bool, flag("begin at scale paper without a question")] = False,
 ) -> None:
     """Reproduce the paper's tables next to our numbers.
 
-    Without a name: list them. Runs are stored by what they compute: those that several tables need are trained once,
-    all can be stopped at any time: run the same command again to resume. `all` means every table. Runs that diverge or
-    fail are listed, the others continue, and the exit code is 3.
+    Without a name, list the tables; `all` means every table. A run that several tables need is trained once. You can
+    stop at any time: the same command resumes. If runs diverge or fail, they are listed, the others continue, and the
+    exit code is 3.
 
     Example: spacedkd reproduce interval ahead --scale cpu --only 'resnet18, cifar*' --root data --plan
     """
@@ -112,7 +111,7 @@ def reproduce(
 def _print_catalogue(store: Path, recipe: str, root: str) -> None:
     from spacedkd.paper.catalogue import list_tables
     from spacedkd.paper.report import listing_table
-    from spacedkd.report.terminal import rich_table
+    from spacedkd.reporting.terminal import rich_table
 
     console.print(rich_table(listing_table(list_tables(store, recipe, root))))
 
@@ -127,8 +126,8 @@ def _print_plan(reproduction: Reproduction, jobs: int | None) -> None:
 
 
 def _print_forecast(reproduction: Reproduction, plan: Plan) -> None:
-    from spacedkd.report import tables
-    from spacedkd.report.terminal import rich_table
+    from spacedkd.reporting import tables
+    from spacedkd.reporting.terminal import rich_table
 
     say(f"Nothing was trained. {plan.finished} of {plan.runs} runs in {reproduction.store.folder} are finished.")
     if plan.forecast is not None:
@@ -170,7 +169,7 @@ def _ask_to_begin(reproduction: Reproduction, jobs: int | None) -> None:
 
 
 def _measure(reproduction: Reproduction, budget: TimeBudget) -> None:
-    from spacedkd.report.formatting import plural
+    from spacedkd.reporting.formatting import plural
 
     if without := reproduction.runs_without_networks():
         say(
@@ -186,7 +185,7 @@ def _measure(reproduction: Reproduction, budget: TimeBudget) -> None:
 
 def _print_table(table: WrittenTable) -> None:
     from spacedkd.paper.report import result_tables
-    from spacedkd.report.terminal import rich_table
+    from spacedkd.reporting.terminal import rich_table
 
     if table.results is None:
         store = table.folder.parent.parent

@@ -16,7 +16,7 @@ import tyro
 from spacedkd.cli.console import say
 from spacedkd.cli.flags import flag
 from spacedkd.config.spec import RunSpec
-from spacedkd.report.formatting import duration
+from spacedkd.reporting.formatting import duration
 from spacedkd.runs.status import STATES, RunState, find_runs, state_of
 from spacedkd.runtime.errors import UserError, printable
 from spacedkd.schedule import describe_schedule
@@ -32,7 +32,7 @@ def status(
         tyro.conf.Positional[tuple[Path, ...]], flag("run folders, or folders that contain some", "runs", "RUN ...")
     ] = (RUNS,),
 ) -> None:
-    """Print the progress of runs, the time left, and how to resume.
+    """Print progress, time left and how to resume runs.
 
     A folder that contains runs may be that of a comparison, or the store of reproductions.
 

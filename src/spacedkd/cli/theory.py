@@ -8,7 +8,7 @@ from typing import Annotated
 
 from spacedkd.cli.console import console, say
 from spacedkd.cli.flags import flag
-from spacedkd.cli.progress import count_progress
+from spacedkd.reporting.progress import count_progress
 
 
 def theory(
@@ -20,7 +20,7 @@ def theory(
         int, flag("orders of the data of each problem, over which expectations are taken", 24, "COUNT")
     ] = 24,
     steps: Annotated[
-        int, flag("updates of each student; twice as many at the small learning rate", 1500, "COUNT")
+        int, flag("updates of each student at the large learning rate; at the small one twice as many", 1500, "COUNT")
     ] = 1500,
     seed: Annotated[int, flag("decides problems and orders", 0, "NUMBER")] = 0,
 ) -> None:

@@ -18,11 +18,11 @@ from rich.text import Text
 from spacedkd.cli.console import console, log_command, say, until_stopped
 from spacedkd.cli.flags import PATHS, RunFlags, flag, given_flags
 from spacedkd.cli.overrides import apply_flags, check_other_init, folder_name, to_spec
-from spacedkd.cli.progress import run_progress
 from spacedkd.config.recipes import quirks_of
 from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import RunSpec, read_spec, resumable_fields
-from spacedkd.report.terminal import rich_table
+from spacedkd.reporting.progress import run_progress
+from spacedkd.reporting.terminal import rich_table
 from spacedkd.runtime.errors import UserError, pluralize, printable
 from spacedkd.schedule import describe_schedule
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from spacedkd.data.sources import Library
 
 Run = Annotated[RunFlags, tyro.conf.arg(name="")]
-PLAN = flag("train nothing: run a few steps, and print what it will take and what is left", "no", also=("--dry-run",))
+PLAN = flag("train nothing; print what it takes, from a few steps")
 
 
 def train(
@@ -40,7 +40,7 @@ def train(
     out: Annotated[Path | None, flag("the run's folder", "runs/DATA-NETWORK-METHOD-SCHEDULE-seedN", "FOLDER")] = None,
     resume: Annotated[Path | None, flag("continue this run from its last checkpoint", metavar="RUN")] = None,
     restart: Annotated[
-        bool, flag("with --resume, start that run again from its first step; its old journal is kept", "no")
+        bool, flag("with --resume, start that run again from its first step; its old journal is kept")
     ] = False,
     extend: Annotated[Path | None, flag("a new run that continues this one to more --epochs", metavar="RUN")] = None,
     plan: Annotated[bool, PLAN] = False,
@@ -55,7 +55,7 @@ def train(
     spec, resume, extend = request.spec, request.resume, request.extend
 
     from spacedkd.data.sources import Library
-    from spacedkd.report import tables
+    from spacedkd.reporting import tables
     from spacedkd.runs.folder import RunFolder
     from spacedkd.training import extension
     from spacedkd.training.train import train_run
@@ -185,7 +185,7 @@ def extend_spec(spec: RunSpec, run: Path, library: Library) -> RunSpec:
 
 def show_plan(spec: RunSpec, folder: Path, resume: bool) -> None:
     """Print what the run will take, and how much of it is left; nothing is trained."""
-    from spacedkd.report import tables
+    from spacedkd.reporting import tables
     from spacedkd.runs.folder import RunFolder
     from spacedkd.training.forecast import forecast
 
@@ -200,7 +200,7 @@ def show_plan(spec: RunSpec, folder: Path, resume: bool) -> None:
 
 def say_planned(plan: ResolvedRun, done: int) -> None:
     """Print how many turns the run has, and how many of them are done."""
-    from spacedkd.report.formatting import count, plural
+    from spacedkd.reporting.formatting import count, plural
 
     roles = ", ".join(f"{role} {count(number)}" for role, number in plan.updates(len(plan.timeline)).items())
     epochs = f"{plural(plan.spec.epochs, 'epoch')} of {plural(plan.data.count, 'image')}"

@@ -16,17 +16,17 @@ import tyro
 from rich.text import Text
 
 from spacedkd.cli.console import console, say
-from spacedkd.cli.flags import GROUPS, flag_class
+from spacedkd.cli.flags import GROUPS, SWITCHES, first_name, flag_class
 from spacedkd.runtime.errors import UserError, did_you_mean, format_value, unknown
 
 DESCRIPTION = "Train image classifiers with a teacher that learns ahead of them (Spaced KD)."
 Verbs = Mapping[str, Callable[..., None]]
 SHORT, LONG = ("-h", "--help"), ("-H", "--help-all")
 FIRST = {
-    "": ("spec", "recipe"),
+    "": ("spec", "recipe", "set"),
     "data": ("data",),
     "network": ("network", "width", "teacher"),
-    "method": ("method", "interval"),
+    "method": ("method", "temperature", "alpha", "interval"),
     "training": ("epochs", "batch_size", "seed"),
     "optimizer": ("optimizer", "lr", "rate"),
     "machine": ("accelerator", "devices"),
@@ -62,7 +62,13 @@ def wrapped(words: Sequence[str]) -> Iterator[None]:
         with redirect_stdout(printed):
             yield
     finally:
-        console.print(Text.from_ansi(printed.getvalue()), end="")
+        # The same width, so that the frame around it stays straight.
+        text = _PAIR.sub(lambda pair: f"--[no-]{pair[1]}".ljust(len(pair[0])), printed.getvalue())
+        console.print(Text.from_ansi(text), end="")
+
+
+_PAIR = re.compile(r"--([a-z-]+), --no-\1(?![\w-])")
+"""the two flags of a setting that is true or false, as tyro shows them"""
 
 
 class _Buffer(StringIO):
@@ -95,7 +101,7 @@ def _show_verbs(verbs: Verbs) -> None:
         return stub
 
     _show_help(
-        "Example: spacedkd train --data digits --width 16. Flags: spacedkd VERB --help",
+        "Examples: spacedkd train --width 16, spacedkd train --help, spacedkd --version",
         lambda: tyro.extras.subcommand_cli_from_dict(
             {name: stub_of(verb) for name, verb in verbs.items()},
             args=["--help"],
@@ -123,6 +129,7 @@ def _show_first(name: str, verb: Callable[..., None]) -> None:
             args=["--help"],
             prog=f"spacedkd {name}",
             description=inspect.getdoc(verb),
+            config=SWITCHES,
         ),
     )
 
@@ -179,23 +186,21 @@ _CALLED_HERE = {
     "run-name save save-dir save-path",
     "--precision bf16-mixed": "amp bf16 half mixed-precision",
     "--precision 16-mixed": "fp16 float16 grad-scaler loss-scale",
-    "--rate cosine": "lr-schedule lr-scheduler sched scheduler",
+    "--rate cosine": "lr-decay lr-policy lr-scheduler lr-scheduler-type sched scheduler",
     "--interval 1.5ep for who learns when, --rate cosine for the learning rate": "schedule",
     "--recipe NAME": "preset",
     "--resume RUN": "continue resume-from resume-from-checkpoint",
     "--root FOLDER, or --data FOLDER": "data-dir data-folder data-root",
     "--save-every 1ep": "checkpoint-every save-freq save-interval save-steps",
     "--seed 0": "manual-seed random-seed",
-    "--set method.logit_weight=0.3 (of the teacher's logits) and --set method.label_weight=0.7 (of the labels)": (
-        "alpha beta gamma kd-alpha kd-weight lambda distill-weight distillation-alpha loss-weight ce-weight"
+    "--alpha 0.9, which is --logit-weight 0.9 (of the teacher's logits) and --label-weight 0.1 (of the labels)": (
+        "beta gamma kd-alpha kd-weight lambda distill-weight distillation-alpha loss-weight ce-weight cls-weight"
     ),
     "--set method.feature_weight=0.03": "feature-weight feat-weight hint-weight",
-    "--set method.temperature=4": "distillation-temperature kd-t kd-temperature t tau temp temperature",
+    "--temperature 4": "distillation-temperature kd-t kd-temperature t tau temp",
     "--set network.drop_path_rate=0.1": "drop-path drop-path-rate stochastic-depth",
     "--set network.drop_rate=0.1": "drop drop-rate dropout",
-    "--set network.pretrained=true (timm's weights), --weights FILE, or --teacher-weights timm for the teacher": (
-        "pretrain pretrained use-pretrained"
-    ),
+    "--pretrained (timm's weights), --weights FILE, or --teacher-weights timm": "pretrain use-pretrained",
     "--spec FILE": "cfg config config-file config-path conf params settings yaml",
     "--teacher NAME": "model-t teacher-arch teacher-model teacher-name teacher-net teacher-network",
     "--teacher-weights RUN, or a file": "path-t pretrained-teacher teacher-checkpoint teacher-ckpt teacher-pretrained",
@@ -245,7 +250,8 @@ def _refuse(event: Any, words: Sequence[str], verbs: Verbs) -> None:
         verb = event.prog.removeprefix(f"{PROGRAM} ")  # of the flags of an arm, which are those of another
     match event:
         case _errors.UnrecognizedArgs():
-            raise _unrecognized(event.tokens[0], verb, verbs[verb], event.prog != PROGRAM)
+            typed = (word for word in words if first_name(word) == event.tokens[0])
+            raise _unrecognized(next(typed, event.tokens[0]), verb, verbs[verb], event.prog != PROGRAM)
         case _errors.MissingArgs():
             names = " and ".join(_name(missing.arg) for missing in event.missing_arguments)
             raise UserError(f"{verb} needs {names}. See {PROGRAM} {verb} --help")
@@ -288,7 +294,7 @@ def flags_of(verb: Callable[..., None]) -> list[str]:
     """Return the flags in the help of a command, with their other names."""
     printed = StringIO()
     with suppress(SystemExit), redirect_stdout(printed):
-        tyro.cli(verb, args=["--help"])
+        tyro.cli(verb, args=["--help"], config=SWITCHES)
     heads = re.findall(r"^[^\w-]*(--?\w.*?)(?:  |$)", printed.getvalue(), re.MULTILINE)
     return [name for head in heads for name in re.findall(r"(?<!\S)--\w[\w-]*", head)]
 

@@ -5,24 +5,47 @@
 
 import heapq
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, TypeAlias, TypeVar
 
-from spacedkd.comparison.document import ComparisonDocument, write_comparison
+import torch
+from torch import nn
+
+from spacedkd.comparison.document import Comparison, write_comparison
 from spacedkd.comparison.job import Job
 from spacedkd.comparison.pool import JobCallback
 from spacedkd.comparison.results import check_metrics, compare_runs
-from spacedkd.comparison.scheduler import jobs_at_once, plan_jobs, run_jobs, share_arms_teachers, visible_gpus
-from spacedkd.config.spec import RunSpec, check_folder, check_spec
+from spacedkd.comparison.scheduler import (
+    jobs_at_once,
+    plan_jobs,
+    run_folder,
+    run_jobs,
+    share_arms_teachers,
+    visible_gpus,
+)
+from spacedkd.config.objects import Objects
+from spacedkd.config.spec import DataSpec, MethodSpec, NetworkSpec, RunSpec, check_folder, check_spec
 from spacedkd.data.sources import Library
+from spacedkd.learning_rate import LearningRate
+from spacedkd.methods.base import Method
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.errors import UserError, unknown
+from spacedkd.runtime.files import Folder
 from spacedkd.runtime.signals import Stop, child_context, never_stop
 from spacedkd.runtime.user_code import Inherited
+from spacedkd.training.device import torch_settings_restored
 from spacedkd.training.forecast import Forecast, forecasts
+from spacedkd.training.train import IfExists, check_if_exists
+
+Kind = TypeVar("Kind")
+OfArms: TypeAlias = Kind | Mapping[str, Kind] | None
+"""an object for all arms, or one for each arm that is named"""
 
 
 def compare(
@@ -31,18 +54,35 @@ def compare(
     *,
     seeds: int | Sequence[int] = 3,
     against: str | None = None,
+    if_exists: IfExists = "resume",
     jobs: int | None = None,
     sharing: bool = True,
     ray: str | None = None,
+    network: OfArms[Callable[..., nn.Module] | NetworkSpec | str] = None,
+    teacher: OfArms[Callable[..., nn.Module] | NetworkSpec | str] = None,
+    data: OfArms[tuple[Any, Any] | DataSpec | str] = None,
+    collate: OfArms[Callable[[list[Any]], Any]] = None,
+    optimizer: OfArms[Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]] = None,
+    lr: OfArms[LearningRate] = None,
+    method: OfArms[Method | MethodSpec | str] = None,
     callback: JobCallback = lambda job, event: None,
+    progress: bool | None = None,
     stop: Stop = never_stop,
-) -> ComparisonDocument:
+) -> Comparison:
     """Train every arm over seeds, several runs at once, and compare them; also written to `out`/comparison.json.
 
-    Runs that are finished already are used as they are; runs that were stopped are resumed. Arms with equal teachers
-    share one, and students that see it at the same steps share its outputs, to the same bits, unless `sharing` is
-    False. With the address of a `ray` cluster, or "auto" for the one this machine belongs to, runs are trained there,
-    as many at once as there is room for.
+        compare({"online": RunSpec(), "spaced": RunSpec(schedule="1.5ep")}, "runs/mine", network=Net)
+
+    The objects `network`, `teacher`, `data`, `collate`, `optimizer`, `lr` and `method` are those of `train`, for all
+    arms; a dictionary has one for each arm that it names. Runs are trained in processes of their own, so datasets are
+    copied to each.
+
+    Where the folder has runs already, "resume" uses finished ones as they are and continues the others, "restart"
+    removes them and trains all again, and "error" refuses the folder.
+
+    Arms with equal teachers share one, and students that see it at the same steps share its outputs, to the same bits,
+    unless `sharing` is False. With the address of a `ray` cluster, or "auto" for the one this machine belongs to, runs
+    are trained there, as many at once as there is room for.
 
     A run that diverges is left out, and listed under `diverged`; it is not trained again unless its folder is deleted.
     A run that fails by an exception, or whose process dies, is listed under `failed`; the others continue, and the same
@@ -50,10 +90,11 @@ def compare(
     `stop` is called a few times a second; when it returns True, every run saves after its turn, and `Stopped` is
     raised. As in `train`, no signal is handled here.
 
-    `comparison.document` says what is in a comparison; `spacedkd report` makes a page of it.
+    `Comparison` has tables and pictures; `spacedkd.report(comparison)` makes a page of it.
     """
     check_folder("out", out)
     out = Path(out)
+    check_if_exists(if_exists)
     if not isinstance(arms, Mapping):
         raise UserError(f"arms must be specs by name, {{'online': RunSpec(), ...}}; got {arms!r}.")
     for spec in arms.values():
@@ -63,9 +104,22 @@ def compare(
     numbers = _seed_numbers(arms, seeds)
     if against is not None and against not in arms:
         raise unknown("arm", against, arms)
+    given = {
+        "network": network,
+        "teacher": teacher,
+        "data": data,
+        "collate": collate,
+        "optimizer": optimizer,
+        "lr": lr,
+        "method": method,
+    }
+    arms, objects = _objects_of_arms(arms, given)
+    if if_exists != "resume":
+        _make_free([run_folder(out, label, seed) for label in arms for seed in numbers], if_exists)
     library = Library()
-    planned = plan_jobs(arms, numbers, out, _at_once(arms, jobs), library)
-    lost = run_jobs(planned, jobs, callback, library=library, sharing=sharing, ray=ray, stop=stop)
+    with torch_settings_restored(), _progress_of_runs(progress, len(arms) * len(numbers), callback) as report:
+        planned = plan_jobs(arms, numbers, out, _at_once(arms, jobs), library, objects)
+        lost = run_jobs(planned, jobs, report, library=library, sharing=sharing, ray=ray, stop=stop)
     ordered = [job for label in arms for job in planned if job.label == label]
     finished = [job for job in ordered if job.folder not in lost]
     if not finished:
@@ -80,7 +134,42 @@ def compare(
             line = str(lost[job.folder]).removeprefix(f"{job.name}: ")
             comparison["failed"].append({"label": job.label, "seed": job.seed, "folder": str(job.folder), "said": line})
     write_comparison(out / "comparison.json", comparison)
-    return comparison
+    return Comparison(out, comparison)
+
+
+def _objects_of_arms(
+    arms: Mapping[str, RunSpec], given: Mapping[str, Any]
+) -> tuple[dict[str, RunSpec], dict[str, Objects]]:
+    """Return the specs of all arms, with what was given by name in them, and the objects of the arms that have some."""
+    for by_arm in given.values():
+        for label in by_arm if isinstance(by_arm, Mapping) else ():
+            if label not in arms:
+                raise unknown("arm", label, arms)
+    specs, objects = {}, {}
+    for label, spec in arms.items():
+        own = {name: value.get(label) if isinstance(value, Mapping) else value for name, value in given.items()}
+        specs[label], of_arm = Objects.of_call(spec, **own)
+        if of_arm != Objects():
+            objects[label] = of_arm
+    return specs, objects
+
+
+def _make_free(folders: Sequence[Path], if_exists: IfExists) -> None:
+    """Remove the runs in these folders for a restart, or refuse them; a folder without a run is refused."""
+    for folder in map(RunFolder, folders):
+        if if_exists == "error" or not folder.spec.exists():
+            folder.check_free()
+            continue
+        with folder.lock():
+            pass  # refuses a run that another process trains
+        Folder(folder.path.parent).remove_tree(folder.path)
+
+
+def _progress_of_runs(progress: bool | None, runs: int, callback: JobCallback) -> AbstractContextManager[JobCallback]:
+    """Return a context with the callback that shows the progress of runs and calls the user's: `progress_of_run`."""
+    shown: AbstractContextManager[JobCallback]
+    shown = resolve_name("spacedkd.reporting.progress:show_runs")(progress, runs, callback)
+    return shown
 
 
 def _seed_numbers(arms: Mapping[str, RunSpec], seeds: int | Sequence[int]) -> Sequence[int]:

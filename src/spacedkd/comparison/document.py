@@ -1,21 +1,30 @@
 """comparison.json: its types, how it is written, and the arms of a comparison with their runs.
 
-`comparison.results` computes a comparison; everything that shows one takes a `ComparisonDocument`. Nothing heavy is
-imported here, so that reports work without torch.
+`comparison.results` computes a comparison; everything that shows one takes a `ComparisonDocument`. `Comparison` is what
+`compare` returns: the document with tables and pictures. Nothing heavy is imported here, so that reports work without
+torch.
 """
+
+from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from spacedkd.evaluation.accuracy import BinEntry
+from spacedkd.runs.predictions import data_frame
 from spacedkd.runs.result import Run, read_run
 from spacedkd.runs.schema import Estimate, HeadScores, PairedDifference, read_checked
 from spacedkd.runtime.errors import Damaged
 from spacedkd.runtime.files import remove_leftovers, resolve_links, write_json
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class ComparedRun(TypedDict):
@@ -195,7 +204,7 @@ class Arm:
     @property
     def by_seed(self) -> Mapping[int, float]:
         """The student's last accuracy of each seed."""
-        return {run.seed: run.student() for run in self.runs}
+        return {run.seed: run.score() for run in self.runs}
 
 
 def read_arms(comparison: ComparisonDocument) -> list[Arm]:
@@ -205,6 +214,92 @@ def read_arms(comparison: ComparisonDocument) -> list[Arm]:
         runs = sorted(numbers["runs"], key=lambda run: run["seed"])
         arms.append(Arm(numbers["label"], numbers, [read_run(run["folder"]) for run in runs]))
     return arms
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison of arms; `compare` returns one.
+
+    comparison = compare({"online": ..., "spaced": ...}, "runs/mine")
+    comparison.results, comparison.curves        # pandas DataFrames
+    comparison.arms["spaced"].runs[0].student    # the network of one run
+    comparison.plot()                            # matplotlib; `comparison` alone is a picture in a notebook
+    """
+
+    folder: Path
+    """the folder of comparison.json and of the runs"""
+    document: ComparisonDocument
+    """the contents of comparison.json"""
+
+    def __repr__(self) -> str:
+        means = (f"{arm['label']} {100 * arm['last']['mean']:.1f} %" for arm in self.document["arms"])
+        return f"Comparison({str(self.folder)!r}: {', '.join(means)})"
+
+    def _repr_html_(self) -> str:
+        """Return accuracies, differences, learning curves and cost for a notebook."""
+        html: str = resolve_name("spacedkd.reporting.notebook:comparison_html")(self)
+        return html
+
+    @cached_property
+    def arms(self) -> Mapping[str, Arm]:
+        """The arms by their names, each with its runs; read from their folders when first used."""
+        return {arm.label: arm for arm in read_arms(self.document)}
+
+    @property
+    def against(self) -> str:
+        """The arm that all others are compared with."""
+        return self.document["against"]
+
+    @property
+    def diverged(self) -> Sequence[DivergedRun]:
+        """Runs that diverged; they are in none of the numbers."""
+        return self.document["diverged"]
+
+    @property
+    def failed(self) -> Sequence[FailedRun]:
+        """Runs that an exception or the end of their process has ended; they are in none of the numbers."""
+        return self.document["failed"]
+
+    @property
+    def results(self) -> DataFrame:
+        """A row for each arm: the student's accuracy, the difference to the arm `against`, and the cost of a run.
+
+        Accuracies are means over seeds, after the last epoch and at the best; low and high bound 95 % intervals.
+        """
+        return data_frame([_result_row(arm) for arm in self.document["arms"]])
+
+    @property
+    def curves(self) -> DataFrame:
+        """Every evaluation of every run: arm, seed, role, the role's own epoch, part of the data, head, accuracy."""
+        curves = [
+            run.curves.assign(arm=label, seed=run.seed).to_dict("records")
+            for label, arm in self.arms.items()
+            for run in arm.runs
+        ]
+        columns = ["arm", "seed", "role", "epoch", "part", "head", "accuracy"]
+        return data_frame([row for rows in curves for row in rows])[columns]
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the student's mean accuracy after each epoch for every arm with matplotlib, and return the `Axes`."""
+        return resolve_name("spacedkd.reporting.notebook:plot_comparison")(self, axes)
+
+
+def _result_row(arm: ArmDocument) -> dict[str, Any]:
+    """Return the numbers of an arm as one row of a table."""
+    accuracy, difference = arm["last"], arm["difference"]
+    bounds = ("mean", "low", "high", "p")
+    against: Mapping[str, Any] = dict.fromkeys(bounds) if difference is None else {**difference}
+    names = ("difference", "difference_low", "difference_high", "p")
+    return {
+        "arm": arm["label"],
+        "accuracy": accuracy["mean"],
+        "low": accuracy["low"],
+        "high": accuracy["high"],
+        "best": arm["best"]["mean"],
+        "seeds": accuracy["n"],
+        **dict(zip(names, (against[bound] for bound in bounds), strict=True)),
+        **arm["cost"],
+    }
 
 
 # Order of an earlier comparison.

@@ -1,10 +1,13 @@
 """A run of a comparison, and the files in its folder about a divergence or a failure."""
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import cloudpickle
+
+from spacedkd.config.objects import Objects
 from spacedkd.config.spec import RunSpec
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runtime.documents import read_json, read_small_json
@@ -21,6 +24,15 @@ class Job(NamedTuple):
     folder: Path
     first_update: int = 0
     """first teacher update that the job replays, when another run records the teacher at the same time"""
+    objects: Objects | None = None
+    """objects that the run was given in place of names in its spec"""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Let objects go to another process, also those that a notebook defines, with the digests they have here."""
+        if self.objects is None:
+            return Job, tuple(self)
+        _ = self.objects.described  # a class that was typed into a notebook has no source elsewhere
+        return _unpickle, (cloudpickle.dumps(tuple(self)),)
 
     @property
     def name(self) -> str:
@@ -54,6 +66,10 @@ class Job(NamedTuple):
     def with_name(self, error: Diverged) -> Diverged:
         """Return a divergence whose message begins with the job's name."""
         return Diverged(f"{self.name}: {error}", error.role, error.step)
+
+
+def _unpickle(job: bytes) -> Job:
+    return Job(*cloudpickle.loads(job))
 
 
 def read_divergence(run: Path) -> Diverged | None:

@@ -188,7 +188,15 @@ def train_job(job: Job, callback: Callable[[Event], None], stop: Stop, patience:
 
     try:
         folder = RunFolder(job.folder)
-        train_run(job.spec, folder, resume=True, library=LIBRARY, callback=report, stop=lambda: gives_up or stop())
+        train_run(
+            job.spec,
+            folder,
+            resume=True,
+            objects=job.objects,
+            library=LIBRARY,
+            callback=report,
+            stop=lambda: gives_up or stop(),
+        )
     except Stopped:
         return False
     except Diverged as error:

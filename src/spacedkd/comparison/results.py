@@ -126,7 +126,7 @@ _test_images = attrgetter(
 
 
 def _difference(
-    runs: Sequence[Run], reference: Sequence[Run], accuracy: Callable[[Run], float] = Run.student
+    runs: Sequence[Run], reference: Sequence[Run], accuracy: Callable[[Run], float] = Run.score
 ) -> Difference | None:
     """Return the paired difference to the reference, if this is another arm that was tested on the same images."""
     if runs is reference or _test_images(runs[0].spec.data) != _test_images(reference[0].spec.data):
@@ -139,14 +139,14 @@ def _average(runs: Sequence[Run], reference: Sequence[Run]) -> AverageDocument |
     """Return the comparison of an arm's student averages; None if a run has none."""
     if not all(run.keeps_average for run in runs):
         return None
-    students, averages = ({run.seed: accuracy(run) for run in runs} for accuracy in (Run.student, Run.average))
+    students, averages = ({run.seed: accuracy(run) for run in runs} for accuracy in (Run.score, Run.average_score))
     gain = paired_difference(averages, students, resolution=runs[0].resolution)
     comparable = all(run.keeps_average for run in reference)
     return {
         "last": to_json(confidence_interval([*averages.values()])),
-        "best": to_json(confidence_interval([run.average("best") for run in runs])),
+        "best": to_json(confidence_interval([run.average_score("best") for run in runs])),
         "gain": to_json(gain),
-        "difference": to_json(_difference(runs, reference, Run.average)) if comparable else None,
+        "difference": to_json(_difference(runs, reference, Run.average_score)) if comparable else None,
     }
 
 
@@ -154,10 +154,10 @@ def _arm(label: str, runs: Sequence[Run], reference: Sequence[Run]) -> ArmDocume
     """Return one arm of a comparison."""
     first = runs[0]
     spec, student = first.spec, first.roles[-1]
-    several_heads = "ensemble" in first.accuracy[student]["test"]
+    several_heads = "ensemble" in first.accuracies[student]["test"]
 
     def over_seeds(epoch: str = "last", head: str = "final") -> Any:
-        return to_json(confidence_interval([run.student(epoch, head) for run in runs]))
+        return to_json(confidence_interval([run.score(epoch, head) for run in runs]))
 
     return {
         "label": label,
@@ -182,7 +182,7 @@ def _arm(label: str, runs: Sequence[Run], reference: Sequence[Run]) -> ArmDocume
             {
                 "seed": run.seed,
                 "folder": str(run.folder),
-                "heads": run.accuracy[student]["test"],
+                "heads": run.accuracies[student]["test"],
                 "seconds": run.seconds,
             }
             for run in runs
@@ -192,7 +192,7 @@ def _arm(label: str, runs: Sequence[Run], reference: Sequence[Run]) -> ArmDocume
 
 def _leader(runs: Sequence[Run]) -> Estimate | None:
     """Return the accuracy of the role that learns first, where several roles learn."""
-    parts = [run.accuracy.get(run.leader) for run in runs if run.leader is not None]
+    parts = [run.accuracies.get(run.leader) for run in runs if run.leader is not None]
     return _estimate([part["test"]["final"]["last"] for part in parts if part is not None])
 
 
@@ -211,7 +211,7 @@ def spacing_effects(arms: Mapping[str, Sequence[Run]], documents: Sequence[ArmDo
     """
     first = {label: runs[0] for label, runs in arms.items()}
     document = dict(zip(arms, documents, strict=True))
-    by_seed = {label: {run.seed: run.student() for run in runs} for label, runs in arms.items()}
+    by_seed = {label: {run.seed: run.score() for run in runs} for label, runs in arms.items()}
     pairs = [(label, partner) for label in arms if (partner := _partner(label, first)) is not None]
     differences = [paired_difference(by_seed[a], by_seed[b], first[a].resolution) for a, b in pairs]
     corrected = holm([None if difference is None else difference.p for difference in differences])

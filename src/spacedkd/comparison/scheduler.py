@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
@@ -31,6 +32,7 @@ from spacedkd.comparison.teacher_sharing import (
     share_teachers,
     shareable_teacher,
 )
+from spacedkd.config.objects import Objects
 from spacedkd.config.resolve import resolve, resolve_method, resolve_spec
 from spacedkd.config.spec import MethodSpec, RunSpec, check_loggers_installed, read_spec
 from spacedkd.data.sources import Library
@@ -51,29 +53,36 @@ from spacedkd.training.build import build_models, one_thread
 
 
 def plan_jobs(
-    arms: Mapping[str, RunSpec], seeds: Sequence[int], out: Path, at_once: int = 1, library: Library | None = None
+    arms: Mapping[str, RunSpec],
+    seeds: Sequence[int],
+    out: Path,
+    at_once: int = 1,
+    library: Library | None = None,
+    objects: Mapping[str, Objects] = MappingProxyType({}),
 ) -> list[Job]:
     """Return the jobs of all arms and seeds, seed by seed; a seed has equal data order and first weights in all arms.
 
     The runs that are trained at once share the cores evenly. A run that exists keeps the threads it began with, because
-    their number shows in the bits.
+    their number shows in the bits. `objects` are those of arms that were given some.
     """
     if len({run_folder(out, label, 0) for label in arms}) < len(arms):
         raise UserError(f"Two arms would share a folder: {', '.join(arms)}. Give them names that differ in letters.")
     library = library or Library()
     return [
-        make_job(replace(spec, seed=seed, label=label), run_folder(out, label, seed), at_once, library)
+        make_job(
+            replace(spec, seed=seed, label=label), run_folder(out, label, seed), at_once, library, objects.get(label)
+        )
         for seed in seeds
         for label, spec in arms.items()
     ]
 
 
-def make_job(spec: RunSpec, folder: Path, at_once: int, library: Library) -> Job:
+def make_job(spec: RunSpec, folder: Path, at_once: int, library: Library, objects: Objects | None = None) -> Job:
     """Return the job of a run in its folder, OUT/ARM/SEED; a run that has begun keeps its threads and its teacher."""
     begun = read_spec(folder) if RunFolder(folder).spec.exists() else None
     even_share = max(1, torch.get_num_threads() // at_once)
     threads = (begun and begun.engine.threads) or spec.engine.threads or even_share
-    filled = resolve_spec(replace(spec, engine=replace(spec.engine, threads=threads)), library=library)
+    filled = resolve_spec(replace(spec, engine=replace(spec.engine, threads=threads)), objects, library)
     if begun is not None and _is_replaceable(folder, filled):
         begun = None
         filled = replace(filled, engine=replace(filled.engine, threads=spec.engine.threads or even_share))
@@ -82,7 +91,7 @@ def make_job(spec: RunSpec, folder: Path, at_once: int, library: Library) -> Job
         recorded = {name: getattr(begun, name) for name in ("record", "record_average", "record_average_for")}
         targets = begun.targets_path and str(locate_recorder(begun.targets_path, folder.parents[1]))
         filled = replace(filled, **recorded, teacher_path=path, cache_targets=begun.cache_targets, targets_path=targets)
-    return Job(spec.label, spec.seed, filled, folder)
+    return Job(spec.label, spec.seed, filled, folder, objects=objects)
 
 
 def _is_replaceable(folder: Path, spec: RunSpec) -> bool:
@@ -277,7 +286,7 @@ def share_arms_teachers(
     new_ones_last = sorted(jobs, key=lambda job: not job.begun)
     with one_thread():
         for job in {job.label: job for job in new_ones_last}.values():
-            run = resolve(job.spec, library=library)
+            run = resolve(job.spec, job.objects, library)
             models = build_models(run)
             teachers[job.label] = shareable_teacher(run, models) if sharing else None
             targets[job.label] = cacheable_targets(run, models) if sharing else None

@@ -232,9 +232,11 @@ def share_targets(jobs: Sequence[Job], targets: Mapping[str, CacheableTargets | 
             recorder = str(resolve_links(job.folder)) if job.spec.record else job.spec.teacher_path
             groups.setdefault((job.seed, own.name, recorder), []).append((job, own))
     changed: dict[Path, Job] = {}
+    size = 0
     for group in groups.values():
         writer, own, readers = max(_possible_writers(group), key=lambda possible: len(possible[2]))
-        if readers and _has_room(own.size, writer.folder):
+        if readers and _has_room(size + own.size, writer.folder):
+            size += own.size
             path = str(resolve_links(writer.folder))
             changed[writer.folder] = writer._replace(spec=replace(writer.spec, cache_targets=True))
             for job in readers:
@@ -308,7 +310,8 @@ def teacher_job(recorder: Job) -> Job:
     spec = recorder.spec.without_average()
     spec = replace(spec, cache_targets=False, targets_path=None, targets_form="whole")  # which are of the student
     spec = replace(spec, only=_recorded_roles(recorder)[0])
-    return Job(f"teacher of {recorder.label}", recorder.seed, spec, RunFolder(recorder.folder).teacher)
+    folder = RunFolder(recorder.folder).teacher
+    return Job(f"teacher of {recorder.label}", recorder.seed, spec, folder, objects=recorder.objects)
 
 
 def _recorded_roles(recorder: Job) -> list[str]:

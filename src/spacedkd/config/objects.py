@@ -4,6 +4,8 @@ A function cannot be written into spec.json. Its qualified name and a digest of 
 ever resumed with the object it was started with.
 """
 
+from __future__ import annotations
+
 import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
@@ -19,7 +21,7 @@ from torch import Tensor, nn
 
 from spacedkd.config.optimizer import OptimizerSpec
 from spacedkd.config.serialization import changed_fields, qualified_name
-from spacedkd.config.spec import MethodSpec, NetworkSpec, RunSpec
+from spacedkd.config.spec import DataSpec, MethodSpec, NetworkSpec, RunSpec
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods.base import Method
 from spacedkd.methods.registry import describe
@@ -43,13 +45,25 @@ class Objects:
     lr: LearningRate | None = None
     method: Method | None = None
 
+    @classmethod
+    def of_call(cls, spec: RunSpec, **arguments: Any) -> tuple[RunSpec, Objects]:
+        """Return the spec and the objects of a call such as `train(spec, folder, network=..., method="dkd")`.
+
+        Names, and specs such as `NetworkSpec`, belong into the spec; one that has another there is refused.
+        """
+        named: dict[str, Any] = {}
+        for what, value in arguments.items():
+            if isinstance(value, str | NetworkSpec | DataSpec | MethodSpec):
+                named[what] = _put_into(spec, what, value)
+        return replace(spec, **named), cls(**{name: value for name, value in arguments.items() if name not in named})
+
     def __post_init__(self) -> None:
         for name in ("network", "teacher"):
             if isinstance(getattr(self, name), nn.Module):
                 raise instance_error(name, getattr(self, name))
         for name in ("network", "teacher", "collate", "optimizer", "lr"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
-                raise UserError(f"{name} must be a function, got {getattr(self, name)!r}. A name goes into the spec.")
+                raise UserError(f"{name} must be a function, got {getattr(self, name)!r}.")
         if isinstance(self.method, type):
             raise UserError(f"method must be an object, got the class: give {self.method.__name__}().")
         if self.collate is not None and self.data is None:
@@ -106,6 +120,21 @@ class Objects:
                     "leave one out."
                 )
         return replace(spec, **changes)
+
+
+def _put_into(spec: RunSpec, what: str, value: Any) -> Any:
+    """Return the part of a spec that is given by a name or a spec; a name leaves the options that are there."""
+    before = getattr(spec, what) or NetworkSpec()
+    default = type(before)()
+    if not isinstance(value, str):
+        alike = before in (default, value)
+    else:
+        field = "source" if what == "data" else "name"
+        value = replace(before, **{field: value})
+        alike = getattr(before, field) in (getattr(default, field), getattr(value, field))
+    if not alike:
+        raise UserError(f"{what} is given twice, as {before!r} in the spec and as {value!r}: leave one out.")
+    return value
 
 
 def _network_naming(what: str, spec: NetworkSpec, name: str) -> NetworkSpec:

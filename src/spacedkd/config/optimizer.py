@@ -38,13 +38,13 @@ class OptimizerSpec:
     momentum: float | None = None
     """of sgd, where None is 0.9, and of those optimizers of timm that have one"""
     weight_decay: float = 5e-4
-    """pulls weights towards zero; all of them with sgd, with others not biases, norms, tokens and positions"""
+    """decay of weights; sgd decays all of them, other optimizers leave out biases, norms, tokens and positions"""
     nesterov: bool = False
     """use Nesterov momentum (sgd)"""
     clip: float | None = None
-    """shorten longer gradients to this norm"""
+    """clip gradients to this norm"""
     moves_frozen: bool = False
-    """give every other learner a step with zero gradients too, which decay and momentum turn into movement"""
+    """in every update, step the other learners too, with zero gradients: decay and momentum still move them"""
     options: Options = field(default_factory=dict)
     """further keyword arguments of the optimizer, for instance {"betas": [0.9, 0.99]}"""
 
@@ -96,19 +96,19 @@ class RateSpec:
     shape: str = "constant"
     """how the learning rate goes: constant, cosine, multistep, or a function of the step as package.module:name"""
     floor: float = 0.0
-    """a cosine ends at this part of lr"""
+    """a cosine rate ends at this part of lr"""
     milestones: tuple[Duration, ...] = ()
     """a multistep rate is multiplied by `factor` at each of these: 60ep 120ep"""
     factor: float = 0.1
     """what a multistep rate is multiplied by"""
     warmup: Duration = Duration(0, "ep")
-    """rise linearly to lr over this long"""
+    """length of a linear warm-up to lr"""
     warmup_start: float = 0.001
-    """the part of lr a warm-up begins with"""
+    """the warm-up starts at this part of lr"""
     restart_after_warmup: bool = True
-    """a cosine begins where the warm-up ends; else it runs from the first step, hidden below the warm-up"""
+    """a cosine rate starts when the warm-up ends; otherwise it starts at step 0, below the warm-up"""
     per_epoch: bool = False
-    """change only at the beginning of an epoch"""
+    """change the rate only when an epoch begins"""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -226,9 +226,10 @@ def resolve_spec(spec: RunSpec, objects: Objects | None = None, library: Library
 
 
 def _with_teachers_journal(spec: RunSpec, method: Method) -> RunSpec:
-    """Return a spec whose cached targets come with the journal of the teacher, where the teacher learns.
+    """Return a spec that also records the teacher if it caches targets, and replays the teacher if it reads them.
 
-    A run that reads the targets takes the teacher's lines of its journal from the run that recorded the teacher.
+    A run that reads targets needs no weights of the teacher, but the teacher's turns in its journal: it copies them
+    from the run that has written the targets. A teacher that never learns has none.
     """
     if spec.cache_targets and spec.targets_path is not None:
         raise UserError("--targets-path reads the targets of another run, so there are none to cache: leave one out.")
@@ -364,6 +365,7 @@ def _averages(
     if spec.teacher_average is not None:
         _check_teacher_average(spec, method)
     of_teachers = dict.fromkeys(text for text in (spec.teacher_average, *spec.record_average) if text is not None)
+    # Where a method has one role, it is recorded as the teacher of other runs.
     for role in (teacher for teacher in teachers or [student] if teacher in roles):
         for average in map(parse_average, of_teachers):
             averages[teacher_average_name(role, average, spec.average_bn)] = role_average(role, average)

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from spacedkd.averages import Average, BatchNormOfAverage, Exponential, average_so_far, parse_average
 from spacedkd.config.optimizer import OptimizerSpec, Options, RateSpec
@@ -94,13 +94,13 @@ class DataSpec:
 
     source: str = "digits"
     """a dataset by name (see `spacedkd list data`), a folder, a .parquet or .npz file, a hub name owner/name, or a
-    function of yours as package.module:name that gives two torch datasets, to train and to test on"""
+    function of yours as package.module:name that returns a training and a test dataset"""
     augment: AugmentSpec | None = None
     """crop, mirror and rotation of the training images; None takes what suits the dataset"""
     train_limit: int | None = None
     """use only this many training images, evenly from all classes"""
     class_limit: int | None = option(None, later=True)
-    """use only this number of classes, the first ones"""
+    """use only the first classes, this many"""
     holdout: float = 0.0
     """part of the training images kept aside, so that the best epoch can be chosen without the test set"""
     drop_last: bool = False
@@ -112,7 +112,7 @@ class DataSpec:
     cutmix: float = 0.0
     """paste a box of a partner into every image, sized after Beta(cutmix, cutmix)"""
     image_size: int | None = None
-    """the side of the square a network sees; None takes what suits the augmentation and the data"""
+    """side of the square images that networks see, in pixels; None takes what suits the augmentation and the data"""
     root: str = option("data", identity="default")
     """the folder that holds datasets known by name"""
     class_list: str | None = None
@@ -133,9 +133,9 @@ class DataSpec:
     """this part of the training labels is replaced by other classes, the same for every seed; test and held-out labels
     stay"""
     train_items: int | None = option(None, later=True)
-    """how many items to train on are generated, of a dataset that is; None takes the usual number"""
+    """training items to generate, where the dataset is a generated one; None takes the usual number"""
     test_items: int | None = option(None, later=True)
-    """how many items to test on are generated, of a dataset that is; None takes the usual number"""
+    """test items to generate, where the dataset is a generated one; None takes the usual number"""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -194,8 +194,8 @@ class EngineSpec:
     pipeline: bool = False
     """teacher and student learn at the same time, in two processes with a device each"""
     keep_path: bool = False
-    """keep the snapshots of a teacher, and its cached targets, that arms share or that --pipeline hands over, which are
-    deleted otherwise"""
+    """keep a shared teacher's snapshots and cached targets after a comparison or --pipeline; they are deleted
+    otherwise"""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -381,6 +381,29 @@ def check_loggers_installed(names: Iterable[str]) -> None:
             raise UserError(f"Logging to {name} needs a library that is not installed: {command}")
 
 
+if TYPE_CHECKING:
+    Kept = TypeVar("Kept")
+    Given = TypeVar("Given")
+
+    class Accepts(Generic[Kept, Given]):
+        """A field that is made of a name, a length or a dictionary too: what type checkers see of `check_fields`."""
+
+        def __get__(self, spec: Any, owner: Any) -> Kept: ...
+        def __set__(self, spec: Any, value: Kept | Given) -> None: ...
+
+    AnyData = Accepts[DataSpec, str | Mapping[str, Any]]
+    AnyNetwork = Accepts[NetworkSpec, str | Mapping[str, Any]]
+    AnyTeacher = Accepts[NetworkSpec | None, str | Mapping[str, Any]]
+    AnyMethod = Accepts[MethodSpec, str | Mapping[str, Any]]
+    AnySchedule = Accepts[Schedule | None, str | Duration]
+    AnyOptimizer = Accepts[OptimizerSpec, str | Mapping[str, Any]]
+    AnyRate = Accepts[RateSpec, str | Mapping[str, Any]]
+    AnyDuration = Accepts[Duration, str]
+else:
+    AnyData, AnyNetwork, AnyTeacher, AnyMethod = DataSpec, NetworkSpec, NetworkSpec | None, MethodSpec
+    AnySchedule, AnyOptimizer, AnyRate, AnyDuration = Schedule | None, OptimizerSpec, RateSpec, Duration
+
+
 @dataclass(frozen=True)
 class RunSpec:
     """A run in one object: data, networks, method, schedule, optimizer, and where it is computed.
@@ -396,12 +419,12 @@ class RunSpec:
     spacedkd.runtime.errors.UserError: epochs must be more than 0 and finite, less than 1e9; got -1.
     """
 
-    data: DataSpec = option(factory=DataSpec, teacher="data")
-    network: NetworkSpec = field(default_factory=NetworkSpec)
-    teacher: NetworkSpec | None = None
+    data: AnyData = option(factory=DataSpec, teacher="data")
+    network: AnyNetwork = option(factory=NetworkSpec)
+    teacher: AnyTeacher = option(None)
     """the teacher's network; None takes the student's"""
-    method: MethodSpec = field(default_factory=MethodSpec)
-    schedule: Schedule | None = option(None, paired=False)
+    method: AnyMethod = option(factory=MethodSpec)
+    schedule: AnySchedule = option(None, paired=False)
     """order of the roles' turns; None is online for two or more roles"""
     task: Literal["classification", "regression", "dense"] = option("classification", later=True)
     """what is learned from datasets of yours: a class, numbers (regression), or a class for every pixel (dense)"""
@@ -414,8 +437,8 @@ class RunSpec:
     """passes over the training images"""
     batch_size: int = option(128, teacher="batch size")
     """images in a batch, over all devices"""
-    optimizer: OptimizerSpec = option(factory=OptimizerSpec, teacher="optimizer")
-    rate: RateSpec = option(factory=RateSpec, teacher="learning rate")
+    optimizer: AnyOptimizer = option(factory=OptimizerSpec, teacher="optimizer")
+    rate: AnyRate = option(factory=RateSpec, teacher="learning rate")
     seed: int = option(0, paired=False, teacher="seed")
     """decides data order, augmentation and initial weights"""
     same_init: bool = True
@@ -438,7 +461,7 @@ class RunSpec:
     statistics move, dropout is on; shared: the dropout masks and batch statistics of its own turn at that step, and its
     running statistics move in its own turn alone"""
     follower_first: bool = False
-    """roles take their turns in the opposite order, so the student meets the teacher before it has learned the batch"""
+    """reverse the order of turns: the student learns a batch before the teacher does"""
     redraw_replay: bool = False
     """followers see other batches than the leader: another order, other augmentation"""
     follower_rate: Literal["own", "leader"] = option("own", identity="changed")
@@ -453,18 +476,18 @@ class RunSpec:
     plain is the faster one, elsewhere fused"""
     sync_batchnorm: bool = option(False, identity="changed", teacher="shared BatchNorm")
     """BatchNorm takes its statistics from the whole batch, not from each device's part of it"""
-    evaluate_every: Duration = option(Duration(1, "ep"), paired=False)
+    evaluate_every: AnyDuration = option(Duration(1, "ep"), paired=False)
     """how often every role is evaluated, in its own steps"""
-    save_every: Duration = option(Duration(1, "ep"), identity="never")
+    save_every: AnyDuration = option(Duration(1, "ep"), identity="never")
     """how often a checkpoint is saved"""
-    log_every: Duration = option(Duration(25, "st"), identity="never")
+    log_every: AnyDuration = option(Duration(25, "st"), identity="never")
     """how often losses are written to the journal"""
     log: tuple[str, ...] = option((), identity="never", resumable=True, later=True)
     """loggers of losses and accuracies, in addition to the journal: csv, tensorboard, wandb, mlflow"""
     on_nonfinite: Literal["stop", "skip"] = option("stop", identity="changed")
-    """what happens when losses or weights are no finite numbers: stop, or skip the update, as if it had not been"""
+    """what happens when losses or weights are no finite numbers: stop the run, or skip that update"""
     only: str | None = option(None, identity="changed")
-    """train no further than this role: those that would follow it are left out"""
+    """the last role that is trained; roles after it are left out"""
     record: tuple[Schedule, ...] = option((), identity="never")
     """record the snapshots of the teacher that students of these intervals see, for other runs with --teacher-path"""
     record_average: tuple[str, ...] = option((), identity="never", later=True)

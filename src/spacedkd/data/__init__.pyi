@@ -12,6 +12,6 @@ from .dataloader import SeededCollate as SeededCollate
 from .dataloader import SeededDataset as SeededDataset
 from .dataloader import seeded_loader as seeded_loader
 
-# What a network is given
+# Images, and what a network is built for: shapes and classes
 from .images import Images as Images
 from .inputs import DataInfo as DataInfo

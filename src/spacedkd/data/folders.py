@@ -132,7 +132,7 @@ IGNORED_FILES = {"thumbs.db", "desktop.ini"}
 MOST_OTHER_FILES = 256
 """number of files other than images, before the first image, from which a folder is refused"""
 _IMAGE_SUFFIXES = tuple(
-    ".jpg .jpeg .jpe .jfif .jp2 .png .bmp .gif .webp .avif .tif .tiff .ppm .pgm .pbm .pnm .tga".split()
+    ".jpg .jpeg .jpe .jfif .jp2 .png .bmp .gif .webp .avif .tif .tiff .heic .heif .ppm .pgm .pbm .pnm .tga".split()
 )
 """a file with one of them claims to be an image, and is refused where it cannot be decoded"""
 

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -30,7 +30,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
-from spacedkd.data import siblings
+from spacedkd.data import launch_cache
 from spacedkd.runtime import files
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.processes import total_memory
@@ -72,6 +72,15 @@ class BadImage(Exception):
     """The reason why an image cannot be read, as the end of a sentence that begins with the image's name."""
 
 
+def read_encoded(path: str | Path) -> bytes:
+    """Return the bytes of an image file; raise an OSError, or BadImage for a file that is too large."""
+    with open_ordinary(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MOST_ENCODED_BYTES:
+            raise BadImage(f"has {size} bytes; {MOST_ENCODED_BYTES} are the most for an encoded image")
+        return file.read(size)
+
+
 @dataclass(frozen=True)
 class ImageColumn:
     """Encoded images, none of them read yet: some rows of an Arrow column.
@@ -99,13 +108,7 @@ class ImageColumn:
         fields = cell if isinstance(cell, dict) else {"path" if self.table is None else "bytes": cell}
         data, path = fields.get("bytes"), fields.get("path")
         try:
-            if data is None and path is not None:
-                with open_ordinary(path) as file:
-                    size = os.fstat(file.fileno()).st_size
-                    if size > MOST_ENCODED_BYTES:
-                        raise BadImage(f"has {size} bytes; {MOST_ENCODED_BYTES} are the most for an encoded image")
-                    return file.read(size)
-            return data or b""
+            return read_encoded(path) if data is None and path is not None else data or b""
         except OSError as error:
             raise BadImage(f"cannot be read: {error.strerror}") from None
 
@@ -162,7 +165,7 @@ def file_stats(paths: Sequence[str]) -> np.ndarray:
                 stats[row] = stat.st_size, stat.st_mtime_ns
         return {"stats": stats}
 
-    stats = siblings.compute_once(f"stats {key.hex()}", look)["stats"]
+    stats = launch_cache.compute_once(f"stats {key.hex()}", look)["stats"]
     if _kept_stats is not None:
         _kept_stats[key] = stats
     return stats
@@ -187,6 +190,7 @@ def decode(data: bytes, smaller: bool = False) -> Image.Image:
     """
     if not data:
         raise BadImage("is empty")
+    _register_heif()
     try:
         image = Image.open(io.BytesIO(data))
         if image.width * image.height > MOST_PIXELS:
@@ -197,13 +201,27 @@ def decode(data: bytes, smaller: bool = False) -> Image.Image:
             image.draft("RGB", (1, 1))
         image.load()
         transpose = _TRANSPOSE.get(_orientation(image))
-        return _to_rgb(image) if transpose is None else _to_rgb(image).transpose(transpose)
+        return to_rgb(image) if transpose is None else to_rgb(image).transpose(transpose)
     except Image.DecompressionBombError:  # which Pillow raises too, before it looks any further
         raise BadImage(f"declares more pixels than the {MOST_PIXELS} that are read at most") from None
     except UnidentifiedImageError:
+        if data[4:8] == b"ftyp" and data[8:12] in _HEIC_BRANDS:
+            raise BadImage("is a HEIC image, which needs pillow-heif: pip install pillow-heif") from None
         raise BadImage("is not an image") from None
     except _PILLOW_ERRORS as error:
         raise BadImage(f"cannot be read: {first_line(error)}") from None
+
+
+_HEIC_BRANDS = {*(b"heic heix hevc heim heis hevm hevs mif1 msf1".split())}
+
+
+@cache
+def _register_heif() -> None:
+    """Let Pillow open HEIC images, where pillow-heif is installed."""
+    with suppress(ImportError):
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
 
 
 _TRANSPOSE = {
@@ -235,7 +253,8 @@ def first_size(images: ImageColumn) -> tuple[int, int] | None:
     return None
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Return an image of any mode in RGB; raise BadImage where the meaning of its numbers is not known."""
     if image.mode == "RGB":
         return image
     has_16_bits = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))

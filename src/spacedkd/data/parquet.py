@@ -42,11 +42,11 @@ def read_parquet(spec: DataSpec) -> RawDataset:
         raise UserError(f"There is no parquet file {path}. Give one, or a folder of them.")
     files_by_split: dict[str, list[Path]] = {}
     for file in files:
-        files_by_split.setdefault(_split_name(file, path, spec), []).append(file)
+        files_by_split.setdefault(split_name(file, path, spec), []).append(file)
     return dataset_of_tables(str(path), files_by_split, lambda files: _read_files(files, spec), spec)
 
 
-def _split_name(file: Path, folder: Path, spec: DataSpec) -> str:
+def split_name(file: Path, folder: Path, spec: DataSpec) -> str:
     """Return the first word of a file's name that names a split, else the folder that does, else the file's name."""
     folders = file.relative_to(folder).parts[:-1] if folder.is_dir() else ()
     wanted = [name.lower() for name in (spec.train_split, spec.test_split) if name]
@@ -99,8 +99,9 @@ def _is_parquet_folder(source: str) -> bool:
 PARQUET = Reader(
     name="FILE.parquet",
     about="an image and a label column; also a folder of such files",
-    docs="also a folder of such files: an image column (the hub's `{bytes, path}`, or bytes in any of Arrow's forms) "
-    "and a label column (whole numbers or text); file or folder names say `train`, `test`, `validation`",
+    docs="also a folder of such files: an image column (the hub's `{bytes, path}`, bytes in any of Arrow's forms, or "
+    "paths, relative to the file) and a label column (whole numbers or text); file or folder names say `train`, "
+    "`test`, `validation`",
     read=read_parquet,
     recognises=_is_parquet_folder,
     suffix=".parquet",
@@ -131,10 +132,26 @@ def dataset_of_tables(
             if column not in columns.column_names:
                 raise UserError(f"{location}: the split {name} has no column {column}, which {train} has.")
         title = f"{location}, split {name}"
-        images = ImageColumn(_plain_bytes(columns[image]), torch.arange(len(columns)), title, files)
+        cells = columns[image]
+        if _is_text(cells.type):  # paths, and so no cells to be named by their row
+            images = ImageColumn(_located(cells, Path(location), title), torch.arange(len(columns)))
+        else:
+            images = ImageColumn(_plain_bytes(cells), torch.arange(len(columns)), title, files)
         return RawSplit(title, images, _labels(columns[label], title))
 
     return RawDataset(location, split(train), split(test) if test else None, _class_labels(schema).get(label))
+
+
+def _located(paths: pa.ChunkedArray, table: Path, title: str) -> pa.Array:
+    """Return a column of paths, which are relative to the folder of the table."""
+    folder = table if table.is_dir() else table.parent
+    if paths.null_count:
+        raise UserError(f"{title} has {paths.null_count} rows without a path: fill them in or remove them.")
+    return pa.array([str(folder / path) for path in paths.to_pylist()], pa.string())
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _labels(column: pa.ChunkedArray, title: str) -> np.ndarray:
@@ -149,12 +166,16 @@ def _image_and_label_columns(location: str, schema: pa.Schema, spec: DataSpec) -
     images = [field.name for field in schema if _holds_bytes(field.type)]
     of_any_length = [name for name in images if not pa.types.is_fixed_size_binary(schema.field(name).type)]
     integers = [field.name for field in schema if pa.types.is_integer(field.type)]
-    texts = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+    texts = [field.name for field in schema if _is_text(field.type)]
+    if not images:
+        images = [spec.image_column] if spec.image_column in texts else [name for name in texts if name in PATH_NAMES]
+        texts = [name for name in texts if name not in images]
+        of_any_length = images
     labels = [*_class_labels(schema)] or integers or texts
     # Bytes that all have one length are more often keys than images.
     image = _choose_column(location, schema, "image", spec.image_column, of_any_length or images)
     label = _choose_column(location, schema, "label", spec.label_column, labels)
-    for name, kind, wanted in ((image, "image", "bytes"), (label, "label", "whole numbers or text")):
+    for name, kind, wanted in ((image, "image", "bytes or paths"), (label, "label", "whole numbers or text")):
         if (name in images) != (kind == "image"):
             suitable = images if kind == "image" else integers + texts
             raise UserError(
@@ -164,6 +185,8 @@ def _image_and_label_columns(location: str, schema: pa.Schema, spec: DataSpec) -
     return image, label
 
 
+PATH_NAMES = ("path", "image_path", "filepath", "file_path", "file", "filename", "file_name", "image", "img")
+"""usual names of a column of paths"""
 _USUAL_NAMES = {"image": ("image", "img"), "label": ("label", "labels")}
 
 

@@ -40,8 +40,8 @@ from spacedkd.data.images import (
     to_bytes,
     to_image,
 )
+from spacedkd.data.launch_cache import is_shared
 from spacedkd.data.reader import RawSplit
-from spacedkd.data.siblings import is_shared
 from spacedkd.data.transforms import get_augmentation
 from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import CannotRead, UserError, first_line

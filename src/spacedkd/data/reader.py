@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from spacedkd.config.spec import DataSpec
-from spacedkd.data import siblings
+from spacedkd.data import launch_cache
 from spacedkd.data.images import ImageColumn
 from spacedkd.runtime.documents import parse_json
 from spacedkd.runtime.errors import UserError, unknown
@@ -106,17 +106,17 @@ def read_once(what: str, read: Callable[[], RawDataset]) -> RawDataset:
     """Return what `read` returns; where it is lists of files, one process of a run lists them for the others."""
     own: list[RawDataset] = []
 
-    def compute() -> siblings.Arrays:
+    def compute() -> launch_cache.Arrays:
         own.append(read())
         return _to_arrays(own[0])
 
-    arrays = siblings.compute_once(f"dataset {what}", compute)
+    arrays = launch_cache.compute_once(f"dataset {what}", compute)
     if own:
         return own[0]
     return _from_arrays(arrays) if arrays else read()
 
 
-def _to_arrays(raw: RawDataset) -> siblings.Arrays:
+def _to_arrays(raw: RawDataset) -> launch_cache.Arrays:
     """Return a dataset of image files as arrays; none for a table, which every process maps for itself."""
     splits = {"train": raw.train} | ({} if raw.test is None else {"test": raw.test})
     arrays: dict[str, np.ndarray] = {}
@@ -130,7 +130,7 @@ def _to_arrays(raw: RawDataset) -> siblings.Arrays:
     return {**arrays, "described": np.array(json.dumps(described))}
 
 
-def _from_arrays(arrays: siblings.Arrays) -> RawDataset:
+def _from_arrays(arrays: launch_cache.Arrays) -> RawDataset:
     described = parse_json(str(arrays["described"]), "a shared listing")
     splits = {}
     for part, name in described["names"].items():

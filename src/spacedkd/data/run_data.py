@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from spacedkd.config.spec import DataSpec
-from spacedkd.data import siblings, transforms
+from spacedkd.data import launch_cache, transforms
 from spacedkd.data.dataset import Collate, Items, check_map_style, describe_form
 from spacedkd.data.images import BadImage, Encoded, ImageColumn, Images, ImageSet, Signals, file_stats
 from spacedkd.data.inputs import DataInfo, Inputs, Normalisation, tensors
@@ -450,7 +450,9 @@ def digest_dataset(raw: RawDataset) -> Digest:
         digest = {name: _digest_split(split, raw.location) for name, split in splits.items()}
         return {"digest": np.array(json.dumps(digest))}
 
-    digest: Digest = parse_json(str(siblings.compute_once(f"digest of {raw.location}", compute)["digest"]), "a digest")
+    digest: Digest = parse_json(
+        str(launch_cache.compute_once(f"digest of {raw.location}", compute)["digest"]), "a digest"
+    )
     return digest
 
 

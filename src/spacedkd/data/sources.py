@@ -13,12 +13,12 @@ from typing import TypeVar
 import numpy as np
 
 from spacedkd.config.spec import AugmentSpec, DataSpec
-from spacedkd.data import arrays, benchmarks, folders, hub, mnist1d, parquet, transforms
+from spacedkd.data import arrays, benchmarks, csv, folders, hub, mnist1d, parquet, transforms
 from spacedkd.data.images import first_size, stats_kept
+from spacedkd.data.launch_cache import compute_once, shared_by
 from spacedkd.data.pixel_cache import MEMORY_LIMIT
 from spacedkd.data.reader import RawDataset, Reader, read_once
 from spacedkd.data.run_data import RunData, load_splits
-from spacedkd.data.siblings import compute_once, shared_by
 from spacedkd.runtime.errors import UserError, same_name, unknown
 from spacedkd.runtime.processes import check_pixels, print_notice
 
@@ -33,6 +33,7 @@ READERS: tuple[Reader, ...] = (
     hub.SAVED_TO_DISK,
     benchmarks.TINY_IMAGENET_FOLDER,
     parquet.PARQUET,
+    csv.CSV,
     folders.CLASS_FOLDERS,  # any other folder, so after the readers of certain folders
     arrays.NPZ,
     hub.HUB,  # what is not on this machine, so last

@@ -61,7 +61,7 @@ class Stream(Protocol):
 
 
 class Batch(NamedTuple):
-    """B inputs, their labels, and their rows in the dataset."""
+    """One rank's slice of a step: B inputs, their labels, and their rows in the dataset."""
 
     inputs: Inputs  # images are [B, C, H, W] float32, normalised
     labels: Tensor  # [B] int64; with label smoothing, mixup or cutmix [B, C] float32, rows sum to one
@@ -101,7 +101,7 @@ class View(NamedTuple):
 
 
 class GlobalBatch(NamedTuple):
-    """The batch of all ranks together at one step, before any item of it is loaded."""
+    """The batch of all ranks together at one step, before any item of it is loaded: B items, b of them this rank's."""
 
     rows: Tensor
     """[B] int64, rows of the dataset"""

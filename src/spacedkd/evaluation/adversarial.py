@@ -126,7 +126,7 @@ class Adversarial(Instrument):
     attacks: tuple[str | Attack, ...] = ATTACKS
     """fgsm, bim or pgd"""
     epsilon: tuple[float, ...] = EPSILONS
-    """most any pixel is changed by, of 0 to 255, before normalisation"""
+    """largest change of a pixel value, which is 0 to 255 before normalisation"""
     steps: int | None = None
     """steps of bim and pgd; None takes 10"""
     step: float | None = None

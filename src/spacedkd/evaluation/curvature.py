@@ -69,9 +69,9 @@ class Curvature(Instrument):
     headlines = (Headline("trace", "trace"), Headline("largest"))
 
     error: float = 0.05
-    """relative standard error of the trace to stop at"""
+    """stop when the trace has this relative standard error"""
     products: int = MOST_PRODUCTS
-    """most products of the Hessian with a vector for each estimate"""
+    """maximum number of Hessian-vector products for each estimate"""
     train_images: int | None = None
     """maximum number of training images; None takes 250"""
 

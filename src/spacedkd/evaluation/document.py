@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypedDict
 
 from spacedkd.evaluation.accuracy import Accuracy
 from spacedkd.evaluation.adversarial import Adversarial
+from spacedkd.evaluation.confusion import Confusion
 from spacedkd.evaluation.corruptions import Corruptions
 from spacedkd.evaluation.curvature import Curvature
 from spacedkd.evaluation.instrument import Instrument, Metric
@@ -21,7 +22,7 @@ from spacedkd.runs.schema import Requires, check, read_checked
 from spacedkd.runtime.errors import UserError, first_line
 from spacedkd.runtime.files import Folder, write_json
 
-INSTRUMENTS: list[type[Instrument]] = [Accuracy, Corruptions, Adversarial, WeightNoise, Curvature]
+INSTRUMENTS: list[type[Instrument]] = [Accuracy, Confusion, Corruptions, Adversarial, WeightNoise, Curvature]
 """in the order in which they are used, listed and shown"""
 FILE = "evaluation.json"
 

@@ -15,6 +15,7 @@ from spacedkd.runs.folder import make_folder
 from spacedkd.runs.result import Run
 from spacedkd.runtime.errors import UserError, is_out_of_memory
 from spacedkd.runtime.user_code import is_from_user_code, user_code_error
+from spacedkd.training.device import torch_settings_restored
 from spacedkd.training.trained_models import load_run
 
 
@@ -38,15 +39,16 @@ def evaluate(
     if not isinstance(run, Run):
         check_folder("run", run)
     folder = run.folder if isinstance(run, Run) else Path(run)
-    networks = load_run(
-        folder,
-        unfinished=unfinished,
-        accelerator=accelerator,
-        threads=threads,
-        objects=Objects(**objects),
-        trust_code=trust_code,
-    )
-    return measure(folder, networks, spec or EvaluationSpec(), progress)
+    with torch_settings_restored():
+        networks = load_run(
+            folder,
+            unfinished=unfinished,
+            accelerator=accelerator,
+            threads=threads,
+            objects=Objects(**objects),
+            trust_code=trust_code,
+        )
+        return measure(folder, networks, spec or EvaluationSpec(), progress)
 
 
 def measure(

@@ -174,6 +174,39 @@ class ReliabilityChart:
 PageItem = MetricTable | LevelChart | ReliabilityChart
 
 
+@dataclass(frozen=True)
+class ConfusionMatrix:
+    """A confusion matrix of the report: images by class and predicted class."""
+
+    classes: Sequence[str]
+    images: Sequence[int]
+    """the images of each class"""
+    counts: Mapping[tuple[int, int], int]
+    """(class, predicted class) -> images; pairs without any are left out"""
+
+
+class Picture(NamedTuple):
+    """A small picture with the words below it."""
+
+    png: str | None
+    """in base64; None where there is only text"""
+    text: str
+    name: str
+    """of its file, or its row"""
+
+
+@dataclass(frozen=True)
+class ImageGrid:
+    """Pictures of the report, side by side."""
+
+    title: str
+    pictures: Sequence[Picture]
+
+
+RunItem = ConfusionMatrix | ImageGrid
+"""what the report shows of one run, besides the metrics of all arms"""
+
+
 class Instrument(ABC):
     """One way to measure a trained network. Subclasses are frozen dataclasses; their fields are settings and flags.
 
@@ -224,6 +257,11 @@ class Instrument(ABC):
     def page(cls, keys: Collection[str]) -> Iterator[PageItem]:
         """Yield the tables and charts of the report's section; `keys` are the metrics that some arm has, in order."""
         yield MetricTable(cls.title, [*keys])
+
+    @classmethod
+    def run_page(cls, entry: Any) -> Iterator[RunItem]:
+        """Yield what the report shows of one run's entry; it does so for the first run of each arm."""
+        yield from ()
 
 
 @dataclass(frozen=True)

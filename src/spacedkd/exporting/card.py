@@ -18,9 +18,9 @@ from spacedkd.data import hub
 from spacedkd.data.transforms import get_augmentation
 from spacedkd.exporting import onnx
 from spacedkd.models.student_io import prepares_images
-from spacedkd.report.findings import network_name
-from spacedkd.report.formatting import count, duration, join_words, percent
-from spacedkd.report.markdown import code, escaped, fenced
+from spacedkd.reporting.findings import network_name
+from spacedkd.reporting.formatting import count, duration, join_words, percent
+from spacedkd.reporting.markdown import code, escaped, fenced
 from spacedkd.runs.result import Run
 from spacedkd.runtime.errors import printable
 from spacedkd.runtime.user_code import NAME, is_user_code
@@ -87,7 +87,7 @@ class Subject:
     @property
     def scores(self) -> Mapping[str, Any]:
         """Scores of the deepest head on the test images: last, best and best_epoch."""
-        scores: Mapping[str, Any] = self.run.accuracy[self.role]["test"]["final"]
+        scores: Mapping[str, Any] = self.run.accuracies[self.role]["test"]["final"]
         return scores
 
 
@@ -323,9 +323,9 @@ def _rows(subject: Subject) -> Iterator[tuple[str, str]]:
         yield best, _percent(scores["best"])
     student = run.roles[-1]
     if subject.role == "average":
-        yield "the student itself, last epoch", _percent(run.accuracy[student]["test"]["final"]["last"])
-    if run.leader is not None and run.leader in run.accuracy:
-        yield f"its {escaped(run.leader)}, last epoch", _percent(run.accuracy[run.leader]["test"]["final"]["last"])
+        yield "the student itself, last epoch", _percent(run.accuracies[student]["test"]["final"]["last"])
+    if run.leader is not None and run.leader in run.accuracies:
+        yield f"its {escaped(run.leader)}, last epoch", _percent(run.accuracies[run.leader]["test"]["final"]["last"])
     yield "head", "the deepest (`final`), the only one that is exported"
     yield "test images", count(run.plan["test_images"])
     if subject.training_images is not None:

@@ -46,7 +46,7 @@ class ExportRequest:
                 f"export writes classifiers, and the task of {self.run} is {run.spec.task}: its weights are in "
                 f"{self.run / 'student'}, which spacedkd.load_student opens."
             )
-        if self.average and "average" not in run.accuracy:
+        if self.average and "average" not in run.accuracies:
             raise UserError(f"{self.run} has no average: it was trained without --average. Leave --average out.")
         if self.best and "best" not in run.plan:
             raise UserError(f"{self.run} has no student of its best epoch: it was trained without --holdout.")

@@ -1,1 +1,4 @@
-"""Spaced KD in existing trainers: `Spacing` for both runs, and a module for each trainer, imported if it is used."""
+"""Spaced KD in other trainers: `spacing.Spacing` for any loop, and a module each for Lightning and Hugging Face.
+
+A module imports its trainer's library, so it is imported only when it is used.
+"""

@@ -19,7 +19,7 @@ from typing import Any
 from torch import distributed
 
 from spacedkd.data.dataloader import SeededBatchSampler, SeededLoader
-from spacedkd.integrations.spacing import Spacing, Training, generator_states, set_generator_states
+from spacedkd.integrations.spacing import Spacing, TrainerRun, generator_states, set_generator_states
 from spacedkd.runtime.errors import UserError, install_command
 from spacedkd.trajectory.snapshot_teacher import SnapshotTeacher
 
@@ -153,13 +153,13 @@ def _check_shared_out(trainer: Trainer) -> None:
             )
 
 
-def _training(trainer: Trainer, pl_module: LightningModule) -> Training:
+def _training(trainer: Trainer, pl_module: LightningModule) -> TrainerRun:
     """Return the length and the batches of a run; in manual optimisation updates are not known before they are made."""
     total, batches = trainer.estimated_stepping_batches, trainer.num_training_batches
     loaders = CombinedLoader(trainer.train_dataloader, "sequential").flattened
     accumulate = trainer.accumulate_grad_batches
     is_total_known = pl_module.automatic_optimization and 0 <= total < math.inf
-    return Training(
+    return TrainerRun(
         int(total) if is_total_known else None,
         math.ceil(batches / accumulate) if batches < math.inf else None,
         loaders[0] if loaders else None,

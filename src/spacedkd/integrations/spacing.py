@@ -1,12 +1,12 @@
-"""Spaced KD in any trainer, as two ordinary runs with one object for both: the teacher's run, then the student's.
+"""Spaced KD in any trainer, as two ordinary runs: the teacher's run, then the student's. `Spacing` serves both.
 
-spacing = Spacing("runs/teacher", every="1.5ep")
-Trainer(callbacks=[spacing.lightning.teacher(part="network")])  # or spacing.transformers.teacher()
-Trainer(callbacks=[spacing.lightning.student(make_network)])  # or spacing.transformers.student()
-for step, batch in spacing.steps(loader, epochs=90, save=network):  # in a loop of your own
-    ...
+    spacing = Spacing("runs/teacher", every="1.5ep")
+    Trainer(callbacks=[spacing.lightning.teacher(part="network")])      # or spacing.transformers.teacher()
+    Trainer(callbacks=[spacing.lightning.student(make_network)])        # or spacing.transformers.student()
+    for step, batch in spacing.steps(loader, epochs=90, save=network):  # in a training loop of your own
+        ...
 
-It puts together `Snapshots`, which the teacher's run writes, and `SnapshotTeacher`, which reads them in the student's.
+It combines `Snapshots`, which the teacher's run writes, and `SnapshotTeacher`, which reads them in the student's run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from spacedkd.integrations.transformers import TransformersCallbacks
 
 FIRST_ROWS = 8
-"""rows of the first batch that the record of a teacher's run keeps"""
+"""number of dataset rows that the fingerprint of a run's batches has"""
 
 
 class RunTiming(TeacherUpdates):
@@ -80,7 +80,7 @@ class RunTiming(TeacherUpdates):
 
 
 class Spacing:
-    """Both runs of spaced KD in any trainer: the teacher's, which saves snapshots, and the student's, which reads them.
+    """Spaced KD in any trainer, for both runs: the teacher's saves snapshots, and the student's reads them.
 
     The length of the run and of an epoch are the trainer's. The folder also gets spacing.json: the length of the
     teacher's run and a fingerprint of its batches (seed, size, count, first rows, digest of the first batch); the
@@ -98,14 +98,14 @@ class Spacing:
         same_batches: bool = True,
         **options: Any,
     ) -> None:
-        """Serve the runs of one teacher.
+        """Make the object for one teacher's run and its students' runs; nothing is read or written yet.
 
         Args:
             folder: of the snapshots. The student also reads checkpoints of Hugging Face (checkpoint-N/) or Lightning
                 (...step=N.ckpt), or a run with --record.
             every: the interval: steps, "1.5ep", "10%", "online", "offline", or any schedule.
-            total: the run's number of steps (updates), where neither a trainer nor a loader says it.
-            steps_per_epoch: the same for an epoch.
+            total: the run's number of steps (updates), where neither a trainer nor a loader knows it.
+            steps_per_epoch: the number of steps of an epoch, likewise.
             same_batches: refuse a student whose batches are not those of the teacher.
             options: those of `Snapshots`: overwrite, trained_only, average, batches.
         """
@@ -166,7 +166,7 @@ class Spacing:
         self._teachers.add(made)
         return made
 
-    def start_teacher(self, run: Training, done: int) -> None:
+    def start_teacher(self, run: TrainerRun, done: int) -> None:
         """Start the teacher's run, or resume it after `done` updates; snapshots of a later step are removed."""
         run.check_shared()
         total, epoch = self._length(run)
@@ -192,7 +192,7 @@ class Spacing:
             self.snapshots.remove_after(done)
         self._write_record(record)
 
-    def start_student(self, run: Training, done: int) -> None:
+    def start_student(self, run: TrainerRun, done: int) -> None:
         """Start the student's run, or resume it after `done` updates; other batches, or more steps, are refused."""
         run.check_shared()
         total, epoch = self._length(run)
@@ -202,14 +202,15 @@ class Spacing:
         elif not self._has_warned:
             self._has_warned = True
             print_notice(f"{self.folder} does not say which batches its teacher learned: give the student the same")
-        lengths = [None if self._record is None else self._record["total"], *(one.total for one in self.teachers)]
+        recorded_total = None if self._record is None else self._record["total"]
+        lengths = [recorded_total, *(teacher.total for teacher in self.teachers)]
         teacher_total = next((length for length in lengths if length is not None), None)
         if None not in (total, teacher_total) and total > teacher_total:  # type: ignore[operator]
             raise UserError(
                 f"The student's run has {_steps(total)}, and the teacher's in {self.folder} has "
                 f"{_steps(teacher_total)}: make them equal."
             )
-        epochs = [one.steps_per_epoch for one in self.teachers if one.steps_per_epoch is not None]
+        epochs = [teacher.steps_per_epoch for teacher in self.teachers if teacher.steps_per_epoch is not None]
         self._timing.start(next(iter(epochs), epoch), teacher_total or total)
         for teacher in self.teachers if total else ():
             teacher.check_snapshots(range(done, total or 0))
@@ -238,7 +239,7 @@ class Spacing:
             self._write_record({**self._record, "total": updates})
         _wait_for_all()
 
-    # A loop of one's own
+    # For a user's training loop
 
     def steps(
         self,
@@ -268,7 +269,7 @@ class Spacing:
         passes = Passes(loader, epochs, accumulate, self._total)
         position = self._take_position(save is not None, passes)
         if not position.is_started:
-            run = Training(passes.total, passes.steps_per_epoch, loader, passes.accumulate)
+            run = TrainerRun(passes.total, passes.steps_per_epoch, loader, passes.accumulate)
             (self.start_student if save is None else self.start_teacher)(run, position.updates)
             position.is_started = True
         self._loop = loop = Loop(self, save, accumulate, position)
@@ -290,7 +291,7 @@ class Spacing:
             _wait_for_all()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position, and the states of all generators, for a checkpoint of a loop of one's own.
+        """Return the position, and the states of all random generators, for a checkpoint of a user's loop.
 
         Call it at the end of the loop's body, after the optimizer's step. Of several processes each has its own.
         """
@@ -327,7 +328,7 @@ class Spacing:
         self.snapshots.load_state_dict(state["snapshots"])
 
     def _take_position(self, is_teacher: bool, passes: Passes) -> Position:
-        """Return where a loop begins: at a loaded state, after the pass before it, or at the loader's first step."""
+        """Return the position where a loop begins: a loaded state, the end of the last pass, or the loader's start."""
         position = self._position
         is_loaded = position is not None and not position.is_started
         is_in_run = position is not None and position.is_teacher == is_teacher and not position.is_complete
@@ -344,7 +345,7 @@ class Spacing:
 
     # The record of the teacher's run
 
-    def _length(self, run: Training) -> tuple[int | None, int | None]:
+    def _length(self, run: TrainerRun) -> tuple[int | None, int | None]:
         """Return the total and the steps per epoch of a run; a given total may be longer than this part of the run."""
         if self._total is not None and run.total is not None and run.total > self._total:
             raise UserError(f"total={self._total} says how long the run is, and this one has {_steps(run.total)}.")
@@ -388,8 +389,8 @@ def _steps(total: int | None) -> str:
 
 
 @dataclass(frozen=True)
-class Training:
-    """The length of a run, and the loader of its batches."""
+class TrainerRun:
+    """A run of a user's trainer or loop: its length, and the loader of its batches."""
 
     total: int | None
     """updates of the whole run; None where the trainer does not know it"""
@@ -399,7 +400,10 @@ class Training:
     """batches of an update, in each process"""
 
     def fingerprint(self, done: int) -> dict[str, Any]:
-        """Return what the loader alone tells of the batches; a resumed one may have drawn its first rows already."""
+        """Return the facts about a run's batches that its loader has, by name; no batch is loaded.
+
+        After a resume the first rows are left out: the loader may have drawn them already.
+        """
         sampler = base_sampler(self.loader)
         facts = {
             "seed": _seed(sampler),
@@ -504,7 +508,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(entry)
 
 
-# Where a loop of one's own is
+# The position of a user's loop
 
 
 @dataclass
@@ -602,8 +606,8 @@ class Passes:
         if steps is not None and self._seeded is None:
             self._epochs = 1
         self.is_whole_run = steps is not None or epochs is not None
-        own = (getattr(place, "generator", None) for place in (loader, sampler))
-        self.own_generators = [*{id(one): one for one in own if isinstance(one, torch.Generator)}.values()]
+        own = (getattr(part, "generator", None) for part in (loader, sampler))
+        self.own_generators = [*{id(rng): rng for rng in own if isinstance(rng, torch.Generator)}.values()]
         self._length = _length_of(loader)
         epoch = self._seeded.steps_per_epoch if self._all_steps is not None and self._seeded else self._length
         self.steps_per_epoch = None if epoch is None else -(-epoch // self.accumulate)
@@ -646,8 +650,8 @@ class Passes:
         first, done = divmod(position.batches, self._length) if self._length else (0, 0)
         for epoch in range(first, first + 1 if self._epochs is None else self._epochs):
             skip = done if epoch == first else 0
-            places = (self._loader, base_sampler(self._loader))  # accelerate's loaders count epochs themselves
-            set_epoch = next((place.set_epoch for place in places if hasattr(place, "set_epoch")), None)
+            parts = (self._loader, base_sampler(self._loader))  # accelerate's loaders count epochs themselves
+            set_epoch = next((part.set_epoch for part in parts if hasattr(part, "set_epoch")), None)
             if set_epoch is not None:
                 set_epoch(epoch)
             if self._seeded is not None:

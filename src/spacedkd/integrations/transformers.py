@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from spacedkd.data.stream import smooth_labels
-from spacedkd.integrations.spacing import Spacing, Training
+from spacedkd.integrations.spacing import Spacing, TrainerRun
 from spacedkd.methods.losses import (
     IGNORED,
     LOGIT_LOSSES,
@@ -60,12 +60,12 @@ UNCLEAR = {
 """causal models by their name whose own loss takes labels that are shifted already, or that may learn in another way"""
 
 
-def _training(args: TrainingArguments, state: TrainerState, loader: Any) -> Training:
+def _training(args: TrainingArguments, state: TrainerState, loader: Any) -> TrainerRun:
     """Return the length and the batches of a run."""
     accumulate = args.gradient_accumulation_steps
     batches = len(loader) if isinstance(loader, Sized) else None
     epoch = None if batches is None else -(-batches // accumulate)
-    return Training(state.max_steps, epoch, loader, accumulate)
+    return TrainerRun(state.max_steps, epoch, loader, accumulate)
 
 
 class SnapshotCallback(TrainerCallback):

@@ -1,7 +1,5 @@
 """Teacher and student are two networks: online, spaced and offline KD (Sun et al. 2025).
 
-In regression both CE and KL are mean squared errors, in a dense task means over pixels (`task.py`).
-
 The teacher learns from the labels alone, so its weights depend neither on the student nor on the interval. The
 student learns from the labels, from the frozen teacher's softened logits, and from its features through an adapter:
 
@@ -10,6 +8,9 @@ student learns from the labels, from the frozen teacher's softened logits, and f
 
 z are logits [B, C], f pooled features [B, D], A is Linear, ReLU, Linear and belongs to the student. The norm is over
 the whole batch, neither squared nor averaged; `feature_loss` and `logit_loss` name the alternatives.
+
+This is classification. In regression mean squared errors take the places of CE and KL, in a dense task both are means
+over pixels (`task.py`).
 
     spacedkd train --method kd --interval 1.5ep
 """

@@ -1,4 +1,4 @@
-"""The methods by name: from a spec to a method and back."""
+"""The methods by name: `build_method` makes a method of its spec, `describe` the spec of a method."""
 
 from __future__ import annotations
 

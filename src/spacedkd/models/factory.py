@@ -6,13 +6,15 @@ found before training. Weights depend on the seed alone, unless trained ones are
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
+from urllib.error import URLError
 from weakref import WeakSet
 
 import timm
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from timm.layers import DropPath
 from timm.models.pit import PoolingVisionTransformer
 from torch import Tensor, nn
@@ -21,7 +23,7 @@ from spacedkd.config.serialization import by_signature, qualified_name
 from spacedkd.config.spec import NetworkSpec
 from spacedkd.data.generators import preserve_generators, seed_generators
 from spacedkd.data.inputs import DataInfo, Inputs, call, first_not_finite, row_count
-from spacedkd.models.classifier import Classifier, eval_mode, logits_and_features
+from spacedkd.models.classifier import Classifier, eval_mode, is_timm, logits_and_features
 from spacedkd.models.preprocessing import (
     Resize,
     add_preprocessing,
@@ -30,7 +32,7 @@ from spacedkd.models.preprocessing import (
     patch_misfit,
     preprocess,
 )
-from spacedkd.models.pretrained import load_weights, weights_only
+from spacedkd.models.pretrained import load_weights, offline_if_unreachable, weights_only
 from spacedkd.models.small_networks import OUR_NAMES
 from spacedkd.runtime.errors import UserError, error_sentence, format_value, unknown
 from spacedkd.runtime.user_code import is_user_code, load_object, user_code_error
@@ -148,14 +150,18 @@ def check_sample(sample: Inputs) -> None:
 
 
 def _check_timm_interface(network: nn.Module, name: str, sample: Inputs, logits: Tensor) -> None:
-    """Refuse a network that has timm's methods by name, but gives other logits through them."""
+    """Refuse a network that has timm's methods by name, but gives other logits through them.
+
+    Any other network is called here too, in the form that methods call it, but its logits are not compared: they differ
+    where it draws random numbers.
+    """
     try:
         with eval_mode(network):
             (prediction,) = Classifier(network)(sample)
         same = torch.allclose(prediction.logits, logits, rtol=1e-3, atol=1e-5)
     except (AttributeError, RuntimeError, TypeError, ValueError):
         same = False
-    if not same:
+    if not same and is_timm(network):
         raise UserError(
             f"Network {name} has methods called forward_features, forward_head and get_classifier, but not with timm's "
             "meaning: give them other names."
@@ -220,7 +226,7 @@ def _create_timm(spec: NetworkSpec, info: DataInfo) -> nn.Module:
     try:
         arguments = timm_arguments(spec, info)
         checkpoint = arguments.pop("checkpoint_path", None)
-        with weights_only():
+        with weights_only(), offline_if_unreachable() if arguments.get("pretrained") else nullcontext():
             network: nn.Module = timm.create_model(spec.name, **arguments)
         by_signature(type(network), spec.options, f"Network {spec.name}")
         if starts_with_zero_head(spec) and not spec.options.get("pretrained"):
@@ -237,9 +243,11 @@ def _create_timm(spec: NetworkSpec, info: DataInfo) -> nn.Module:
         downloads = spec.options.get("pretrained") or spec.options.get("checkpoint_path")
         if not downloads or isinstance(error, TypeError | ValueError | AssertionError):
             raise _misfit_error(spec, info, error_sentence(error)) from None
+        unreachable = isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled | URLError)
+        why = "they are not on this machine, and the hub cannot be reached." if unreachable else error_sentence(error)
         raise UserError(
-            f"The weights of {spec.name} cannot be loaded: {error_sentence(error)} Leave them out to start from random "
-            "ones, or name a local file: --set network.weights=FILE, or --teacher-weights FILE."
+            f"The weights of {spec.name} cannot be loaded: {why} Leave them out to start from random ones, or name a "
+            "file: --weights FILE, or --teacher-weights FILE."
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Modes of models: which of them learns, and which are frozen meanwhile."""
+"""Freezing: one model learns while all others are in evaluation mode without gradients."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ def set_mode(model: nn.Module, training: bool) -> None:
 
 @contextmanager
 def learning(models: Mapping[str, nn.Module], role: str) -> Iterator[nn.Module]:
-    """Let the role's model learn and freeze every other model; afterwards all are as they were before.
+    """Let a role's model learn and freeze every other model in a `with` block; then restore all modes.
 
     A frozen model is in evaluation mode, so that BatchNorm's statistics stay and dropout does nothing, and gets no
     gradients. Yields the model that learns; a role that is not among the models is refused.

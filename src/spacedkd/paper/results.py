@@ -234,12 +234,12 @@ def read_metric(run: Run, metric: str, evaluated: Callable[[Path], Mapping[str, 
         return Metric(metric_title(metric), _accuracy_at(run, float(metric[3:])), resolution, "")
     if metric in METRIC_TITLES:
         head, _, best = metric.partition("_")
-        whole = run.accuracy[run.roles[-1]]["test"]
+        whole = run.accuracies[run.roles[-1]]["test"]
         if head != "ensemble":
-            return Metric(metric_title(metric), run.student(metric), resolution, "")
+            return Metric(metric_title(metric), run.score(metric), resolution, "")
         if "ensemble" not in whole:
             raise LookupError(metric)
-        return Metric(metric_title(metric), run.student(best or "last", "ensemble"), resolution, "")
+        return Metric(metric_title(metric), run.score(best or "last", "ensemble"), resolution, "")
     if metric.startswith("cost/"):
         return Metric(metric_title(metric), run.cost[metric.removeprefix("cost/")], 0.0, "", "low", "number")
     if metric.endswith("/rise"):
@@ -279,8 +279,8 @@ def _read_evaluation(folder: Path) -> document.EvaluationDocument | None:
 
 def _curve(run: Run) -> Curve:
     """Return the student's accuracies by epoch; a journal that ends with another one than the result is refused."""
-    curve = run.curves.get(run.roles[-1], {})
-    if not curve or curve[max(curve)] != run.student():
+    curve = run.accuracy_curves.get(run.roles[-1], {})
+    if not curve or curve[max(curve)] != run.score():
         raise UserError(
             f"{run.folder / 'journal.jsonl'} does not end with the accuracy that result.json has. Delete {run.folder}, "
             "and the run is trained again."

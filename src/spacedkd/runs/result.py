@@ -2,35 +2,49 @@
 
 Training, comparisons, evaluations and reports all read runs here. Roles are known by their position: the first of
 several leads, the last is the student.
+
+A run's network, its predictions and its pictures are made by packages that import this one. `Run` calls them by name
+when they are first used, so that reading a run imports nothing else.
 """
 
+from __future__ import annotations
+
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
-from spacedkd.config.spec import RunSpec, pairing_json, read_spec, with_extensions
+from spacedkd.config.spec import RunSpec, describe, pairing_json, read_spec, with_extensions
 from spacedkd.runs.journal import Curve, Curves, read_accuracies, read_curves
+from spacedkd.runs.predictions import Predictions, data_frame
 from spacedkd.runs.schema import PlanDocument, ResultDocument, read_checked
 from spacedkd.runtime.documents import read_small_json
 from spacedkd.runtime.errors import UserError
 from spacedkd.runtime.files import Folder
 from spacedkd.schedule import interval_of, steps_of
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from torch import nn
+
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run; `read_run` makes it from a folder.
+    """A finished run; `train` and `read_run` return one.
 
     run = read_run("runs/kd")
-    run.student(), run.student("best"), run.cost["updates"]
+    run.accuracy, run.score("best"), run.cost["updates"]  # numbers
+    run.student(images), run.predict(["cat.png"])         # the network, and classes of images
+    run.curves, run.results                               # pandas DataFrames
+    run.plot()                                            # matplotlib; `run` alone is a picture in a notebook
     """
 
     folder: Path
     spec: RunSpec
-    accuracy: Mapping[str, Any]
+    accuracies: Mapping[str, Any]
     """role (or "average", the student's moving average) -> part of the data -> head -> last, best, best_epoch"""
     best_chosen_on: str
     """the part of the data that chose the best epochs: "holdout", or "test" where no images were held out"""
@@ -42,27 +56,97 @@ class Run:
     fingerprint: str
     digests: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the journal, and of the weights in student/, average/ and best/; runs of earlier versions have none"""
+    network: Callable[..., nn.Module] | None = field(default=None, compare=False)
+    """the function that made the student's network, where `train` was given one"""
 
-    def student(self, epoch: str = "last", head: str = "final", part: str = "test") -> float:
+    def __repr__(self) -> str:
+        reached = f"{100 * self.accuracy:.1f} % of {self.plan['test_images']} test images"
+        if self.spec.task != "classification":
+            reached = f"{self.spec.metric_title} {100 * self.accuracy:.1f} %"
+        return f"Run({str(self.folder)!r}: {self.name}, seed {self.seed}, {reached})"
+
+    def _repr_html_(self) -> str:
+        """Return accuracies, learning curves and cost for a notebook."""
+        html: str = resolve_name("spacedkd.reporting.notebook:run_html")(self)
+        return html
+
+    @property
+    def accuracy(self) -> float:
+        """The student's accuracy on the test images after the last epoch, from 0 to 1; of its deepest head."""
+        return self.score()
+
+    @cached_property
+    def student(self) -> nn.Module:
+        """The trained student of the last epoch, in eval mode: inputs as in training [B, ...] to logits [B, C].
+
+        It is loaded once, on the CPU. A network with an `input_size` scales its images here too. A run that `read_run`
+        returned does not know a network that was an object: `load_student(run.folder, network=...)`.
+        """
+        student: nn.Module = resolve_name("spacedkd.training.predict:open_student")(self)
+        return student
+
+    def predict(self, images: Any, **options: Any) -> Predictions:
+        """Return the classes of images: files, folders, PIL images, arrays or tensors, one or a list of them.
+
+        `spacedkd.training.predict.predict` has the options, and how each kind of image is prepared.
+        """
+        predictions: Predictions = resolve_name("spacedkd.training.predict:predict")(self, images, **options)
+        return predictions
+
+    @property
+    def results(self) -> DataFrame:
+        """Every accuracy, by role, part of the data and head: after the last epoch and at the best one."""
+        return data_frame(
+            [
+                {"role": role, "part": part, "head": head, **score}
+                for role, parts in self.accuracies.items()
+                for part, heads in parts.items()
+                for head, score in heads.items()
+            ]
+        )
+
+    @property
+    def curves(self) -> DataFrame:
+        """Every evaluation: role, the role's own epoch, part of the data, head, accuracy."""
+        check_journal(self.folder, self.digests)
+        return data_frame(
+            [
+                {"role": entry["role"], "epoch": entry["epoch"], "part": part, "head": head, "accuracy": accuracy}
+                for entry in read_accuracies(self.folder)
+                for part, heads in entry["accuracy"].items()
+                for head, accuracy in heads.items()
+            ]
+        )
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the accuracy of every role after each epoch with matplotlib, and return the `Axes`."""
+        return resolve_name("spacedkd.reporting.notebook:plot_run")(self, axes)
+
+    def score(self, epoch: str = "last", head: str = "final", part: str = "test") -> float:
         """Return the student's accuracy, by default of the deepest head on the test images after the last epoch.
 
         `epoch` is "last" or "best", `head` a name such as "stage2" or "ensemble", `part` "test" or "holdout".
         """
-        return float(self.accuracy[self.roles[-1]][part][head][epoch])
+        return float(self.accuracies[self.roles[-1]][part][head][epoch])
 
     @property
     def keeps_average(self) -> bool:
         """Whether the run has an average of the student's weights."""
-        return "average" in self.accuracy
+        return "average" in self.accuracies
 
-    def average(self, epoch: str = "last", head: str = "final", part: str = "test") -> float:
-        """Return the accuracy of the average of the student's weights, as `student` does of the student."""
-        return float(self.accuracy["average"][part][head][epoch])
+    def average_score(self, epoch: str = "last", head: str = "final", part: str = "test") -> float:
+        """Return the accuracy of the average of the student's weights, as `score` does of the student."""
+        return float(self.accuracies["average"][part][head][epoch])
 
     @property
     def label(self) -> str:
         """The run's name in tables."""
         return self.spec.label
+
+    @property
+    def name(self) -> str:
+        """The run's label, or its method and schedule where it has none."""
+        return self.label or describe(self.spec)
 
     @property
     def seed(self) -> int:
@@ -112,7 +196,7 @@ class Run:
         return read_curves(self.folder, self.roles)
 
     @property
-    def curves(self) -> Mapping[str, Curve]:
+    def accuracy_curves(self) -> Mapping[str, Curve]:
         """Accuracy of the deepest head on the test images after each evaluated epoch, for each role."""
         return self.journal.accuracy
 
@@ -155,7 +239,7 @@ def read_run(folder: Path | str) -> Run:
     return Run(
         folder,
         spec,
-        accuracy=result["accuracy"],
+        accuracies=result["accuracy"],
         best_chosen_on=result["best_chosen_on"],
         cost=result["cost"],
         seconds=result["seconds"],

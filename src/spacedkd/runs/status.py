@@ -85,7 +85,7 @@ def state_of(folder: Path) -> RunState:
 
 def _state_of_finished(folder: Path, spec: RunSpec) -> RunState:
     run = read_run(folder)
-    accuracy = {role: scores["test"]["final"] for role, scores in run.accuracy.items()}
+    accuracy = {role: scores["test"]["final"] for role, scores in run.accuracies.items()}
     changed = (folder / "result.json").stat().st_mtime
     return RunState(folder, "finished", spec, accuracy=accuracy, student=run.roles[-1], changed=changed)
 

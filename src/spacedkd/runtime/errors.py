@@ -30,11 +30,12 @@ PYTHON_NAMES: dict[str, str] = {
     "limit": "limit",
     "onnx": "onnx=True",
     "out": "folder",
+    "pretrained": "network.pretrained=True",
     "private": "private=True",
     "push": "push",
     "ray": "ray",
-    "restart": "restart=True",
-    "resume": "resume=True",
+    "restart": "if_exists='restart'",
+    "resume": "if_exists='resume'",
     "seeds": "seeds",
     "severities": "severities",
     "speed": "schedule.speed",
@@ -263,7 +264,7 @@ def install_command(extra: str) -> str:
 
 TRAIN_MODULES = (
     "torchvision timm datasets pyarrow PIL lightning_fabric filelock scipy sklearn imagecorruptions huggingface_hub "
-    "yaml tyro rich"
+    "yaml tyro rich cloudpickle"
 ).split()
 """what the libraries of the extra `train` are imported as"""
 

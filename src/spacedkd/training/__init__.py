@@ -2,8 +2,8 @@
 
 `train.train` is the public function. Inside it, `loop` is the training loop, `roles` are who learns or is replayed,
 `callbacks` write and report, `session` opens a run's folder and puts these together. `state` has the models on their
-devices, `learner` one model with its optimizer and its update. Others use `train`, `forecast.forecast`,
-`learner.learning`, `loggers.RunLogger` and `trained_models.load_run`.
+devices, `learner` one model with its optimizer and its update. Other packages and users use `train.train`,
+`forecast.forecast`, `loggers.RunLogger`, `loop.Event` and `trained_models.load_run`.
 """
 
 import lazy_loader

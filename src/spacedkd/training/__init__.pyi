@@ -1,7 +1,7 @@
 # ruff: noqa: I001  grouped by what they are for
-# What a run tells while it is trained
+# For callbacks and loggers
 from .loggers import RunLogger as RunLogger
 from .loop import Event as Event
 
-# What it will take
+# Time, memory and disk that a run will need
 from .forecast import Forecast as Forecast

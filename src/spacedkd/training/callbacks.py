@@ -1,4 +1,4 @@
-"""The callbacks that every run has: cost, timer, journal, recording, heartbeat, checkpoint, progress, user, result.
+"""Callbacks of every run: cost, timer, journal, recording, targets, heartbeat, checkpoint, progress, user, result.
 
 `guard.Guard`, `students.BestStudent` and `loggers.Loggers` are callbacks too; `session.Session` puts all in order.
 """
@@ -277,7 +277,7 @@ class RecordingCallback(Callback):
 
 
 class TargetsCallback(Callback):
-    """Writes the outputs of the student's teacher that were collected, where the run caches them: before every save."""
+    """Writes the cached targets of the steps since the last save, before the next save; nothing in most runs."""
 
     def __init__(self, state: TrainingState) -> None:
         self._run, self._outputs = state.run, state.teacher_outputs
@@ -614,7 +614,7 @@ class ResultCallback(Callback):
             "test_images": len(run.data.evaluated_splits()["test"]),
             **self.parts.best.summary(),
         }
-        read = None if state.cached_teacher is None else state.cached_teacher.seen
+        read = None if state.cached_teacher is None else state.cached_teacher.seen_model
         if (state.replayed or read is not None) and not run.spec.engine.pipeline:
             facts["computed_here"] = self.parts.cost.summary(without=read)
         if run.spec.on_nonfinite == "skip" or state.scalers():

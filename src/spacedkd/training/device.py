@@ -7,7 +7,8 @@
 import logging
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -36,6 +37,26 @@ from spacedkd.training.distributed import (
     shard_frozen,
     uses_fsdp,
 )
+
+
+@contextmanager
+def torch_settings_restored() -> Iterator[None]:
+    """Restore torch's number of threads and the switches that `start_fabric` sets, also after an error."""
+    deterministic, warns = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    cudnn = torch.backends.cudnn
+    benchmark, tf32, threads = cudnn.benchmark, cudnn.allow_tf32, torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic, warn_only=warns)
+        torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
+        cudnn.benchmark, cudnn.allow_tf32 = benchmark, tf32
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
 
 
 def start_fabric(spec: RunSpec, find_unused_parameters: bool) -> Fabric:

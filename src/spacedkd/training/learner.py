@@ -1,7 +1,6 @@
 """A model that learns: its weights, its optimizer, and its update.
 
-`Learner.update` is the update of a run, `make_optimizer` makes an optimizer by its name. `learning` is for training
-loops of users: it lets one model learn and freezes the others.
+`Learner.update` is the update of a run, `make_optimizer` makes an optimizer by its name.
 """
 
 from collections.abc import Callable, Mapping, Sequence

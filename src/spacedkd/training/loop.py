@@ -1,8 +1,9 @@
 """The training loop: blocks of turns that roles take, and callbacks that follow them.
 
 A role is trained in this run, or replayed from a trajectory that another run recorded; the loop cannot tell which.
-Whatever only follows training (guard, cost, timer, journal, loggers, best student, recording, checkpoint, progress,
-heartbeat, result) is a callback; `session.Session` makes them, in the one order that their guarantees need.
+Whatever only follows training (guard, cost, timer, journal, loggers, best student, recording, targets, checkpoint,
+progress, heartbeat, the user's, result) is a callback; `session.Session` makes them, in the order that their guarantees
+need.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +17,7 @@ from spacedkd.timeline import Block, Timeline
 
 
 class Scores(dict[str, dict[str, float]]):
-    """Accuracies by split of the data and head; in another task than classification its metric in their place."""
+    """The metric that a run is judged by: split of the data -> head -> value. In classification it is the accuracy."""
 
     def __init__(self, scores: Mapping[str, dict[str, float]] = {}) -> None:
         super().__init__(scores)
@@ -36,7 +37,7 @@ class StepResult:
     images: int
     """number of images in the global batch"""
     skipped: str = ""
-    """kind of values that were not finite, if the update was undone, or not made, because of them"""
+    """what was not finite ("loss", "gradients", "weights", "optimizer") if the update was skipped for it; else empty"""
     images_per_second: float | None = None
     """training speed of this role over the last 20 s; the timer sets it"""
     loss_scale: float | None = None

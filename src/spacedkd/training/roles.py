@@ -69,9 +69,9 @@ class TrainedRole:
             if self.state.cached_teacher is not None:
                 yield from self.state.cached_teacher.wait(block, self._all_ready)
             self.state.activate(self.name)
-            if previous != self.name:  # equal where a block is resumed in its middle: this was done at its start
+            if previous != self.name:  # equal in the middle of a block, where all this was done at the block's start
                 for teacher in self.state.run.roles[: self.state.run.roles.index(self.name)]:
-                    # Of all averages only the one that this role sees: others are refreshed where they are recorded.
+                    # Only the average that this role sees: `RecordingCallback` refreshes the others when it saves them.
                     if (average := self.state.run.average_seen(teacher)) is not None:
                         self.state.refresh_averages(teacher, average)
                 self.state.run.method.on_block_start(self.name, self.state.models)

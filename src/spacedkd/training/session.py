@@ -76,7 +76,7 @@ class Session:
         run, modules, teacher = state.run, state.modules(), state.cached_teacher
         self.state, self.folder, self.position = state, folder, Position()
         self.callbacks = Callbacks()
-        counted = {(teacher.seen if module is teacher else name): module for name, module in modules.items()}
+        counted = {(teacher.seen_model if module is teacher else name): module for name, module in modules.items()}
         self.cost = Cost(counted, run.method.learners)
         self.guard = Guard(state, self.position, self.callbacks.writes_weights)
         self.journal = JournalCallback(run, self.position, self.callbacks.on_log)
@@ -112,7 +112,7 @@ class Session:
         journal       recording                        a snapshot that others replay has its journal
         best student  checkpoint                       a checkpoint is never further than its best student
         recording     checkpoint                       a checkpoint is never further than its recording
-        targets       checkpoint                       nor further than the targets that it caches
+        targets       checkpoint                       a checkpoint is never further than its cached targets
         checkpoint    progress, heartbeat, user        an event is sent when its turn is saved
         result        comes last                       a run with a result has everything else
         """
@@ -155,10 +155,10 @@ class Session:
         )
         # `closing` ends the workers of the data loader with the loop, also after an error.
         with closing(batches(state.stream, views, run.workers)) as loaded, self._explain_errors():
-            yield from training_loop(self._as_looped(), self.position, roles, loaded, self.callbacks, stop)
+            yield from training_loop(self._run_for_loop(), self.position, roles, loaded, self.callbacks, stop)
 
-    def _as_looped(self) -> ResolvedRun:
-        """Return the run as the loop sees it: its student waits before each file of targets that it reads."""
+    def _run_for_loop(self) -> ResolvedRun:
+        """Return the run; where it reads cached targets, with blocks cut so that its student waits for each file."""
         state, run = self.state, self.state.run
         if state.cached_teacher is None:
             return run

@@ -246,11 +246,11 @@ def _teacher_outputs(
     """
     if not uses_targets(run):
         return None
-    names = RunTargets.of(run, models, trajectories)
+    run_targets = RunTargets.of(run, models, trajectories)
     if run.spec.targets_path is None:
-        return CachingTeacher(names, run)
+        return CachingTeacher(run_targets, run)
     check_same_data(RunFolder(run.spec.targets_path), run.data, "--targets-path: ")
-    return open_cached_teacher(names, run, fabric.global_rank, fabric.device)
+    return open_cached_teacher(run_targets, run, fabric.global_rank, fabric.device)
 
 
 def _place_data(run: ResolvedRun, fabric: Fabric) -> RunData:

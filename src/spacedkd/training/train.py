@@ -1,25 +1,28 @@
 """`train`: one run in one folder, from a spec to a student."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from pkgutil import resolve_name
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 
 from spacedkd.config.objects import Objects
 from spacedkd.config.resolve import ResolvedRun, resolve, resolve_spec
-from spacedkd.config.spec import RunSpec, check_folder, check_spec, read_spec
+from spacedkd.config.spec import DataSpec, MethodSpec, NetworkSpec, RunSpec, check_folder, check_spec, read_spec
 from spacedkd.data.sources import Library
 from spacedkd.learning_rate import LearningRate
 from spacedkd.methods.base import Method
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.result import Run, read_run
-from spacedkd.runtime.errors import UserError
+from spacedkd.runtime.errors import UserError, unknown
 from spacedkd.runtime.processes import print_notice
 from spacedkd.runtime.signals import Stop, Stopped, never_stop
+from spacedkd.training.device import torch_settings_restored
 from spacedkd.training.distributed import CollectiveStop, watch_ranks
 from spacedkd.training.extension import check_extended_run_given, extend_spec
 from spacedkd.training.loggers import Loggers, RunLogger, check_loggers
@@ -31,6 +34,8 @@ from spacedkd.trajectory.cached_teacher import wait_for_targets
 from spacedkd.trajectory.pipeline import check_pipeline, remove_teacher, teacher_process
 from spacedkd.trajectory.replay import wait_for_recording
 
+IfExists = Literal["error", "resume", "restart"]
+
 
 def _ignore(event: Event) -> None:
     """Do nothing with an event."""
@@ -40,70 +45,91 @@ def train(
     spec: RunSpec,
     folder: Path | str,
     *,
-    resume: bool = False,
-    restart: bool = False,
+    if_exists: IfExists = "error",
     extend: Path | str | None = None,
-    network: Callable[..., nn.Module] | None = None,
-    teacher: Callable[..., nn.Module] | None = None,
-    data: tuple[Any, Any] | None = None,
+    network: Callable[..., nn.Module] | NetworkSpec | str | None = None,
+    teacher: Callable[..., nn.Module] | NetworkSpec | str | None = None,
+    data: tuple[Any, Any] | DataSpec | str | None = None,
     collate: Callable[[list[Any]], Any] | None = None,
     optimizer: Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer] | None = None,
     lr: LearningRate | None = None,
-    method: Method | None = None,
+    method: Method | MethodSpec | str | None = None,
     callback: Callable[[Event], None] = _ignore,
+    progress: bool | None = None,
     loggers: Sequence[RunLogger] = (),
     stop: Stop = never_stop,
 ) -> Run:
     """Train one run in its folder, and return it when it is finished.
 
-        run = train(RunSpec(schedule=Spaced("1.5ep"), epochs=30), "runs/spaced")
+        run = train(RunSpec(schedule="1.5ep", epochs=30), "runs/spaced")
 
     Args:
         spec: what is trained.
-        folder: the run's folder; it must be free, unless the run is resumed or restarted.
-        resume: continue a run that was stopped, from its last checkpoint. A finished run is returned as it is.
-        restart: train a run again from its first turn; its journal so far is kept in the folder under another name.
+        folder: the run's folder.
+        if_exists: what happens where the folder holds this run already. "error" refuses it. "resume" continues from
+            its last checkpoint, and returns a finished run as it is. "restart" trains it again from its first turn,
+            and keeps its journal so far under another name. Another run is refused in any case.
         extend: a run to continue in this folder with more epochs, which is all that may differ in the spec:
             `train(replace(read_spec(run), epochs=120), folder, extend=run)`.
-        network: a function that makes the network, in place of the name in the spec.
+        network: a function that makes the network. Here and below, a name or a spec is put into `spec`.
         teacher: the same for the teacher's network.
-        data: a pair of torch datasets to train and to test on, in place of the name in the spec.
+        data: a pair of torch datasets, to train and to test on.
         collate: makes a batch of a list of the datasets' items.
         optimizer: a function of named parameters that makes an optimizer.
         lr: the learning rate as a function of the step.
         method: a distillation method.
         callback: called with an `Event` after every turn. An error in it ends the run without a save.
+        progress: whether progress is shown. By default it is in a notebook and on a terminal, and not in a pipe.
         loggers: objects with `log_metrics(metrics, step)` and `log_hyperparams(params)`, such as Lightning's. Loggers
             that the spec names in `log` are made here.
         stop: called after every turn. When it returns True everything is saved, and `Stopped` is raised. Signals are
             not handled here: `with Signals() as stop:` does that.
 
-    Torch is left in deterministic mode (unless the spec's engine says otherwise), with the spec's number of threads and
-    another random state.
+    Torch computes in deterministic mode (unless the spec's engine says otherwise) and with the spec's number of threads
+    meanwhile. Both are put back at the end; the random state is another one.
     """
+    check_if_exists(if_exists)
     check_spec(spec)
     check_folder("folder", folder)
     check_loggers(loggers)
-    objects = Objects(
-        network=network, teacher=teacher, data=data, collate=collate, optimizer=optimizer, lr=lr, method=method
+    spec, objects = Objects.of_call(
+        spec, network=network, teacher=teacher, data=data, collate=collate, optimizer=optimizer, lr=lr, method=method
     )
     library = Library()
-    if extend is not None:
-        if resume or restart:
-            raise UserError("extend starts a new run, resume and restart continue one: give one of them.")
-        spec = extend_spec(spec, extend, objects, library)
-    return train_run(
-        spec,
-        RunFolder(folder),
-        resume=resume or restart,
-        restart=restart,
-        extend=None if extend is None else RunFolder(extend),
-        objects=objects,
-        library=library,
-        callback=callback,
-        loggers=loggers,
-        stop=stop,
-    )
+    if extend is not None and if_exists != "error":
+        raise UserError(f"extend starts a new run, and if_exists={if_exists!r} continues one: give one of them.")
+    with torch_settings_restored(), progress_of_run(progress, callback) as report:
+        run = train_run(
+            spec if extend is None else extend_spec(spec, extend, objects, library),
+            RunFolder(folder),
+            resume=if_exists != "error",
+            restart=if_exists == "restart",
+            extend=None if extend is None else RunFolder(extend),
+            objects=objects,
+            library=library,
+            callback=report,
+            loggers=loggers,
+            stop=stop,
+        )
+    return replace(run, network=objects.network)
+
+
+def check_if_exists(value: object) -> None:
+    """Refuse a word that `if_exists` does not know."""
+    if value not in get_args(IfExists):
+        raise unknown("if_exists", str(value), get_args(IfExists))
+
+
+def progress_of_run(
+    progress: bool | None, callback: Callable[[Event], None]
+) -> AbstractContextManager[Callable[[Event], None]]:
+    """Return a context with the callback that shows the progress of a run and calls the user's.
+
+    What shows it is made for reports and terminals, in a package that imports this one, so it is called by name.
+    """
+    shown: AbstractContextManager[Callable[[Event], None]]
+    shown = resolve_name("spacedkd.reporting.progress:show_run")(progress, callback)
+    return shown
 
 
 def train_run(

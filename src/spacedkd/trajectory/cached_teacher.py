@@ -29,18 +29,12 @@ from spacedkd.runtime.files import Folder
 from spacedkd.runtime.locks import is_held
 from spacedkd.schedule import Turn
 from spacedkd.timeline import Block, updates_by_step
-from spacedkd.trajectory.identity import (
-    check_shareable,
-    describe_setting,
-    draws_random_numbers,
-    first_difference,
-    trajectory_settings,
-)
-from spacedkd.trajectory.store import POLL_SECONDS, Settings
+from spacedkd.trajectory.identity import check_shareable, draws_random_numbers, trajectory_settings
+from spacedkd.trajectory.store import POLL_SECONDS, Settings, describe_setting, first_difference
 from spacedkd.trajectory.targets import INDEX, Targets, TargetsForm, draw_seed, parse_form, read_index
 
 OUTPUTS, FEATURES = "outputs", "features"
-"""settings of which a reader may need less than was written"""
+"""the two settings that may differ: a reader without a feature loss also reads targets that have features"""
 
 
 # Which runs have targets, and what determines them
@@ -196,7 +190,7 @@ class NotCached(UserError, AttributeError):
 
 
 class TeacherOutputs(nn.Module):
-    """A module in the teacher's place while its student learns; only a call of it is known, and no attribute."""
+    """A module in the teacher's place while its student learns; it can be called, and has no attribute of a teacher."""
 
     def __init__(self, model: str, student: str, method: str) -> None:
         super().__init__()
@@ -205,7 +199,7 @@ class TeacherOutputs(nn.Module):
         self._part = self._calls = 0
 
     def seek(self, turn: Turn, part: int) -> None:
-        """Note the step and the part of the batch whose outputs are asked for next."""
+        """Note the step, and the part of its batch, that the next call is for."""
         self._turn, self._part, self._calls = (turn if turn.role == self.student else None), part, 0
 
     def _check_call(self) -> int:
@@ -234,10 +228,10 @@ class TeacherOutputs(nn.Module):
 class CachingTeacher(TeacherOutputs):
     """A frozen teacher whose outputs are cached as it computes them, and given to the student in the form they have."""
 
-    def __init__(self, names: "RunTargets", run: ResolvedRun) -> None:
+    def __init__(self, run_targets: "RunTargets", run: ResolvedRun) -> None:
         """Wrap no teacher yet, and write nothing: `open` names the folder."""
-        super().__init__(names.model, names.student, names.method)
-        self._run, self._names, self._form = run, names, parse_form(run.spec.targets_form)
+        super().__init__(run_targets.model, run_targets.student, run_targets.method)
+        self._run, self._run_targets, self._form = run, run_targets, parse_form(run.spec.targets_form)
         self._targets: Targets | None = None
         self._step = -1
         self._parts: dict[int, tuple[Tensor, dict[str, Tensor]]] = {}
@@ -249,7 +243,7 @@ class CachingTeacher(TeacherOutputs):
             self._targets = Targets(
                 folder.path / "targets",
                 spec.targets_form,
-                self._names.settings,
+                self._run_targets.settings,
                 seed=spec.seed,
                 rank=rank,
                 ranks=spec.engine.processes,
@@ -279,7 +273,7 @@ class CachingTeacher(TeacherOutputs):
             )
         (prediction,) = predictions
         encoded = self._form.encode(prediction.logits, draw_seed(self._run.spec.seed, step, self._part))
-        if self._names.features:
+        if self._run_targets.features:
             encoded["features"] = self._form.encode_features(prediction.features)
         self._parts[self._part] = prediction.logits.detach(), encoded
         if self._form.is_whole:
@@ -287,7 +281,9 @@ class CachingTeacher(TeacherOutputs):
         dtype = prediction.logits.dtype
         logits = self._form.decode(encoded, prediction.logits.shape[-1], dtype)
         features = (
-            self._form.decode_features(encoded["features"], dtype) if self._names.features else prediction.features
+            self._form.decode_features(encoded["features"], dtype)
+            if self._run_targets.features
+            else prediction.features
         )
         return (prediction._replace(logits=logits, features=features),)
 
@@ -316,12 +312,13 @@ class CachedTeacher(TeacherOutputs):
 
     head_names: tuple[str, ...] = ("final",)
 
-    def __init__(self, names: "RunTargets", targets: Targets, spec: RunSpec, device: torch.device) -> None:
+    def __init__(self, run_targets: "RunTargets", targets: Targets, spec: RunSpec, device: torch.device) -> None:
         """Read the targets of the run that a spec names, to a device."""
-        super().__init__(names.model, names.student, names.method)
+        super().__init__(run_targets.model, run_targets.student, run_targets.method)
         self._targets, self._parts, self._device = targets, spec.accumulate, device
         self._run = Path(spec.targets_path or "")
-        self.seen = names.seen
+        self.seen_model = run_targets.seen_model
+        """the model that is not computed here: its passes are not part of this run's own cost"""
         self._next = self._next_at_save = 0
         self._outputs: tuple[int, dict[str, Tensor]] | None = None
 
@@ -400,12 +397,12 @@ def waits_for_targets(run: Path, what: str) -> str:
 
 @dataclass(frozen=True)
 class RunTargets:
-    """The targets of a run: whose outputs they are, and the settings that determine them."""
+    """A description of a run's targets: whose outputs they are, and the settings that determine them."""
 
     model: str
     student: str
-    seen: str
-    """the model that the student sees in its place: the teacher itself, or the average of its weights"""
+    seen_model: str
+    """the model whose outputs the student sees: the teacher itself, or the average of its weights"""
     method: str
     features: bool
     """whether the method uses its features"""
@@ -415,11 +412,13 @@ class RunTargets:
     def of(
         cls, run: ResolvedRun, models: Mapping[str, nn.Module], trajectories: Mapping[str, Settings] | None = None
     ) -> Self:
-        """Return the teacher of a run, with the settings that determine its outputs: see `target_settings`."""
+        """Return the description of a run's targets; a run whose targets cannot be cached is refused."""
         settings = target_settings(run, models, trajectories)
         return cls(
             model=(model := teacher_of(run)),
-            seen=next((seen for role in run.method.roles[:-1] if (seen := run.average_seen(role)) is not None), model),
+            seen_model=next(
+                (seen for role in run.method.roles[:-1] if (seen := run.average_seen(role)) is not None), model
+            ),
             student=run.method.roles[-1],
             method=run.spec.method.name,
             features=FEATURES in settings[OUTPUTS],
@@ -433,20 +432,23 @@ def uses_targets(run: ResolvedRun) -> bool:
     return spec.cache_targets or spec.targets_path is not None or not parse_form(spec.targets_form).is_whole
 
 
-def open_cached_teacher(names: RunTargets, run: ResolvedRun, rank: int, device: torch.device) -> CachedTeacher:
-    """Return the module that reads the targets a run asks for; targets that do not fit are refused by name."""
+def open_cached_teacher(run_targets: RunTargets, run: ResolvedRun, rank: int, device: torch.device) -> CachedTeacher:
+    """Return the module that reads the targets at a run's `targets_path`; other targets are refused by what differs."""
     spec = run.spec
     assert spec.targets_path is not None
     writer = Path(spec.targets_path)
     folder = Folder(writer)
     index = read_index(writer / "targets", folder)
     cached = index["settings"]
-    missing = [name for name in names.settings[OUTPUTS] if name not in cached.get(OUTPUTS, ())]
+    missing = [name for name in run_targets.settings[OUTPUTS] if name not in cached.get(OUTPUTS, ())]
     if missing:
         raise UserError(
-            f"--targets-path: {writer} has cached no {missing[0]}, which method {names.method} with these options uses."
+            f"--targets-path: {writer} has cached no {missing[0]}, which method {run_targets.method} with these "
+            "options uses."
         )
-    wanted = dict(names.settings) if names.features else {**names.settings, FEATURES: cached.get(FEATURES)}
+    wanted = (
+        dict(run_targets.settings) if run_targets.features else {**run_targets.settings, FEATURES: cached.get(FEATURES)}
+    )
     wanted[OUTPUTS] = cached[OUTPUTS]
     if (name := first_difference(cached, wanted)) is not None:
         ours, theirs = describe_setting(wanted, name), describe_setting(cached, name)
@@ -455,7 +457,7 @@ def open_cached_teacher(names: RunTargets, run: ResolvedRun, rank: int, device: 
             f"it, or with the same {name}."
         )
     targets = Targets(writer / "targets", rank=rank, ranks=spec.engine.processes, within=folder)
-    return CachedTeacher(names, targets, spec, device)
+    return CachedTeacher(run_targets, targets, spec, device)
 
 
 def wait_for_targets(run: ResolvedRun) -> Iterator[str]:

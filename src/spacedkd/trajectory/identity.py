@@ -4,7 +4,6 @@ A role that learns from labels, or from roles before it, has weights that are a 
 here. Equal settings are equal bits, so the trajectory can be recorded by one run and replayed by another.
 """
 
-import json
 import random
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -20,12 +19,19 @@ from spacedkd.config.serialization import to_json
 from spacedkd.config.spec import read_spec, teacher_settings
 from spacedkd.data.inputs import Inputs
 from spacedkd.runs.tensor_file import digest
-from spacedkd.runtime.errors import UserError, first_line
+from spacedkd.runtime.errors import UserError
 from spacedkd.schedule import Turn
 from spacedkd.timeline import dropout_key, updates_seen
 from spacedkd.trajectory.record import average_settings
 from spacedkd.trajectory.replay import RecordedTrajectory
-from spacedkd.trajectory.store import RecordedRole, Settings, read_index, shorten
+from spacedkd.trajectory.store import (
+    RecordedRole,
+    Settings,
+    describe_setting,
+    first_difference,
+    read_index,
+    shorten,
+)
 
 
 def shared_roles(run: ResolvedRun) -> Sequence[str]:
@@ -166,27 +172,6 @@ def _another_trajectory(recording: Path, role: str, wanted: Settings, recorded: 
         f"--teacher-path: {recording} has recorded another trajectory than that of this run's {role}, which has "
         f"another {name} ({ours}; there {theirs}). Train without it, or with the same {name}."
     )
-
-
-def describe_setting(settings: Settings, name: str, most: int = 60) -> str:
-    """Return the value of a setting as the text of an error has it: JSON, of which the beginning is shown."""
-    text = json.dumps(settings.get(name))
-    return text if len(text) <= most else f"{text[:most]}..."
-
-
-def as_json(settings: Settings) -> dict[str, Any]:
-    """Return settings as they are read from a file, where lists stand for tuples; refuse what JSON cannot have."""
-    try:
-        plain: dict[str, Any] = json.loads(json.dumps(dict(settings)))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"settings must be names and values that JSON has: {first_line(error)}.") from None
-    return plain
-
-
-def first_difference(recorded: Settings, wanted: Settings) -> str | None:
-    """Return the name of the first setting that differs."""
-    plain = as_json(wanted)
-    return next((name for name in {**recorded, **plain} if recorded.get(name) != plain.get(name)), None)
 
 
 def _check_updates(run: ResolvedRun, trajectory: RecordedTrajectory, role: str) -> None:

@@ -125,6 +125,7 @@ class TrajectoryRecorder:
         return any(self._requests(name, turn) for name, role in self._role_of.items() if turn.role == role != name)
 
     def _requests(self, name: str, turn: Turn) -> bool:
+        # A recorded role learns every step in order (`identity.check_shareable`), so step t is its update t + 1.
         return name in self._writers and turn.step + 1 in self._writers[name].requested
 
     def save(self, turn: Turn, cost: Mapping[str, int]) -> None:

@@ -28,7 +28,7 @@ from spacedkd.trajectory.store import RunSnapshots, index_file, is_recording
 
 POLL_SECONDS = 0.1
 TARGETS = "cached targets"
-"""name of the oldest step whose targets are still needed, among the oldest updates of roles in passed.json"""
+"""key in passed.json of the oldest step whose targets are still needed; the other keys are roles, with updates"""
 
 
 class RecordedTrajectory:
@@ -142,6 +142,7 @@ class Replay:
         While a snapshot is not there, yields a description of what it waits for, again and again. `all_ready` returns
         whether its argument is true in all processes, so that all of them load at the same time.
         """
+        # The last block of a role counts. A replayed role learns every step in order, so step t is its update t + 1.
         reached = {block.role: block.steps[-1] + 1 for block in self._skipped}
         for role, update in reached.items():
             for trajectory, model in self._recorded(role):

@@ -12,6 +12,7 @@ will be, recorded. In files, "path" is an older word for a trajectory and "versi
 
 import difflib
 import hashlib
+import json
 import pickle
 import re
 import time
@@ -46,7 +47,7 @@ from spacedkd.runtime.locks import is_held
 
 POLL_SECONDS = 0.2
 RECORD = "spacing.json"
-"""what a `Spacing` has written into its folder of snapshots: the length and the batches of the teacher's run"""
+"""name of the file of a `Spacing` beside its snapshots: the length and a fingerprint of the teacher's batches"""
 TRAINED = "trained"
 """key in a snapshot that holds trained parameters alone: the digest of the frozen ones"""
 Settings = Mapping[str, Any]
@@ -128,7 +129,7 @@ class SnapshotStore(ABC):
 
 
 def poll(folder: Path, awaited: str, seconds: float) -> Iterator[None]:
-    """Yield once, and then every `POLL_SECONDS` until the seconds are over; a notice names what is awaited."""
+    """Yield at once, and then every `POLL_SECONDS` until the seconds are over; a notice names what is awaited."""
     end = time.monotonic() + seconds
     yield
     if seconds:
@@ -587,3 +588,27 @@ def shorten(numbers: Iterable[int]) -> str:
     """
     words = [str(number) for number in sorted(numbers)]
     return ", ".join(words if len(words) <= 6 else [*words[:3], "...", words[-1]]) or "none"
+
+
+# Settings that determine what is in files
+
+
+def describe_setting(settings: Settings, name: str, most: int = 60) -> str:
+    """Return the value of a setting as the text of an error has it: JSON, of which the beginning is shown."""
+    text = json.dumps(settings.get(name))
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def as_json(settings: Settings) -> dict[str, Any]:
+    """Return settings as they are read from a file, where lists stand for tuples; refuse what JSON cannot have."""
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(settings)))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"settings must be names and values that JSON has: {first_line(error)}.") from None
+    return plain
+
+
+def first_difference(recorded: Settings, wanted: Settings) -> str | None:
+    """Return the name of the first setting that differs."""
+    plain = as_json(wanted)
+    return next((name for name in {**recorded, **plain} if recorded.get(name) != plain.get(name)), None)

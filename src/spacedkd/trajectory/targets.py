@@ -1,4 +1,4 @@
-"""Cached targets: the outputs of a student's frozen teacher at each step, written once and read by other students.
+"""Cached targets: the outputs of a frozen teacher for the batch of each step, written once and read by any student.
 
     RUN/targets/targets.json                      the index: form, settings that determine the targets, steps per file
     RUN/targets/000000064-000000127.safetensors   the outputs at these steps, with a checksum; of several processes each
@@ -38,8 +38,7 @@ from spacedkd.runtime.documents import read_json
 from spacedkd.runtime.errors import CannotRead, Damaged, TargetsGone, UserError, first_line, whole_number
 from spacedkd.runtime.files import Folder, as_folder, make_durable, write_errors, write_json
 from spacedkd.runtime.seeds import seed_for
-from spacedkd.trajectory.identity import as_json, describe_setting, first_difference
-from spacedkd.trajectory.store import Settings, shorten
+from spacedkd.trajectory.store import Settings, as_json, describe_setting, first_difference, shorten
 
 FILE_BYTES = 1 << 25
 """size up to which steps are collected for one file; they are lost in a kill, and computed again"""
@@ -53,7 +52,7 @@ INDEX = "targets.json"
 
 @dataclass(frozen=True)
 class TargetsForm:
-    """A form in which logits [..., C] are cached: see the top of this file.
+    """A form in which logits [..., C] are cached: whole, rounded, the K largest, or drawn classes.
 
     >>> z = torch.tensor([[2.0, 1.0, 0.0, 0.0]])
     >>> form = parse_form("top-k:1")
@@ -213,9 +212,9 @@ class Targets:
     def _read_index(self, form: str | None, settings: Settings | None) -> None:
         """Read the index of a folder that has one; refuse another form or other settings than these."""
         index = read_index(self.folder, self._handle)
-        found = index["settings"]
-        if settings is not None and (name := first_difference(found, self.settings)) is not None:
-            ours, theirs = describe_setting(self.settings, name), describe_setting(found, name)
+        written = index["settings"]
+        if settings is not None and (name := first_difference(written, self.settings)) is not None:
+            ours, theirs = describe_setting(self.settings, name), describe_setting(written, name)
             raise UserError(f"{self.folder} has targets of another {name}: {theirs}, and this is {ours}.")
         if form is not None and form != index["form"]:
             raise UserError(f"{self.folder} has targets in the form {index['form']}, and not {form}.")
@@ -224,7 +223,7 @@ class Targets:
                 f"{self.folder} was written by {index['processes']} process(es), and {self.ranks} want to read it: "
                 "each needs its own part of every batch."
             )
-        self._index, self.form, self.settings = index, parse_form(index["form"]), found
+        self._index, self.form, self.settings = index, parse_form(index["form"]), written
         self._refresh()
 
     def _write_index(self, step_bytes: int, logits: Tensor, outputs: Mapping[str, Tensor]) -> None:

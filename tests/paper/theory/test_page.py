@@ -10,7 +10,7 @@ from spacedkd.paper.theory import findings
 from spacedkd.paper.theory.experiment import Setting, measure
 from spacedkd.paper.theory.findings import TheoryResults
 from spacedkd.paper.theory.page import render_theory
-from tests.report.page_text import Page
+from tests.reporting.page_text import Page
 
 TINY = Setting(
     steps=300, intervals=(2, 6, 300), problems=2, orders=3, samples=8, inputs=3, width=24, measurements=30, rate=0.2

@@ -24,10 +24,10 @@ from spacedkd.paper.report.tables import (
     reference_name,
     unit,
 )
-from spacedkd.report.charts import Panel, Point, Tick, can_be_told_apart, domain, dot, label, rounded, ticks
-from spacedkd.report.formatting import Write, bounds, join_words, percent_tick, plain, tick
-from spacedkd.report.html import Markup, Titled, grid, join, legend, note, tag
-from spacedkd.report.plots import GAINS, Row, Writing, forest
+from spacedkd.reporting.charts import Panel, Point, Tick, can_be_told_apart, domain, dot, label, rounded, ticks
+from spacedkd.reporting.formatting import Write, bounds, join_words, percent_tick, plain, tick
+from spacedkd.reporting.html import Markup, Titled, grid, join, legend, note, tag
+from spacedkd.reporting.plots import GAINS, Row, Writing, forest
 
 if TYPE_CHECKING:
     from spacedkd.paper.results import CellResult, FitResult, Results

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from spacedkd.report.formatting import DASH, MINUS, PLUS_MINUS, count, duration, join_words, plural, value_range
+from spacedkd.reporting.formatting import DASH, MINUS, PLUS_MINUS, count, duration, join_words, plural, value_range
 
 if TYPE_CHECKING:
     from spacedkd.paper.results import CellResult, FitResult, Results, VerdictCounts

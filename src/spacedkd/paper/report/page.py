@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from spacedkd.paper.report import findings, tables
 from spacedkd.paper.report.figures import figure
-from spacedkd.report.formatting import join_words
-from spacedkd.report.html import Markup, document, folded, folded_if_many, html_table, note, paragraph, tag
+from spacedkd.reporting.formatting import join_words
+from spacedkd.reporting.html import Markup, document, folded, folded_if_many, html_table, note, paragraph, tag
 from spacedkd.runtime.files import Folder, write_text
 
 if TYPE_CHECKING:

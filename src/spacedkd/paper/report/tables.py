@@ -6,11 +6,11 @@ from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spacedkd.paper.report import findings
-from spacedkd.report.findings import verdict
-from spacedkd.report.formatting import DASH, MINUS, PLUS_MINUS, bare_p, bounds, decimals_for, plural
-from spacedkd.report.html import Markup, join, tag
-from spacedkd.report.markdown import Markdown, escaped
-from spacedkd.report.table import LEAST_NAME, Cell, Column, Table, group_rows, text_table
+from spacedkd.reporting.findings import verdict
+from spacedkd.reporting.formatting import DASH, MINUS, PLUS_MINUS, bare_p, bounds, decimals_for, plural
+from spacedkd.reporting.html import Markup, join, tag
+from spacedkd.reporting.markdown import Markdown, escaped
+from spacedkd.reporting.table import LEAST_NAME, Cell, Column, Table, group_rows, text_table
 from spacedkd.runs.schema import Estimate
 
 if TYPE_CHECKING:

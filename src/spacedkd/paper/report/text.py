@@ -7,10 +7,10 @@ from urllib.parse import quote
 
 from spacedkd.paper.report import findings, tables
 from spacedkd.paper.report.page import INDEX_TITLE, write_table_page
-from spacedkd.report import latex as latex_renderer
-from spacedkd.report.csv import csv_table
-from spacedkd.report.latex import latex_tables
-from spacedkd.report.markdown import escaped, fenced, markdown_table
+from spacedkd.reporting import latex as latex_renderer
+from spacedkd.reporting.csv import csv_table
+from spacedkd.reporting.latex import latex_tables
+from spacedkd.reporting.markdown import escaped, fenced, markdown_table
 from spacedkd.runtime.files import write_json, write_text
 
 if TYPE_CHECKING:

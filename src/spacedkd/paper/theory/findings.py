@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from spacedkd.report.formatting import MINUS, PLUS_MINUS, join_words, plural, value_range
+from spacedkd.reporting.formatting import MINUS, PLUS_MINUS, join_words, plural, value_range
 from spacedkd.runs.schema import Estimate
 
 # theory.json

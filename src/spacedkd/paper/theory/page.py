@@ -10,9 +10,9 @@ from pathlib import Path
 
 from spacedkd.paper.theory import findings
 from spacedkd.paper.theory.findings import STATEMENTS, SettingResults, TheoryResults, format_share, interval_name
-from spacedkd.report.charts import Panel, Point, Tick, label, rounded, thinned, ticks
-from spacedkd.report.formatting import PLUS_MINUS, count
-from spacedkd.report.html import Markup, Titled, document, grid, join, legend, note, paragraph, tag
+from spacedkd.reporting.charts import Panel, Point, Tick, label, rounded, thinned, ticks
+from spacedkd.reporting.formatting import PLUS_MINUS, count
+from spacedkd.reporting.html import Markup, Titled, document, grid, join, legend, note, paragraph, tag
 from spacedkd.runtime.files import write_json, write_text
 
 STYLE = """
