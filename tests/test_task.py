@@ -266,7 +266,7 @@ def test_a_trained_teacher_that_does_not_learn(tmp_path: Path) -> None:
         teacher=NetworkSpec(weights=str(tmp_path / "first")),
     )
     run = train(spec, tmp_path / "run", network=predictor, teacher=predictor, data=numbers())
-    assert run.score() != first.student()
+    assert run.score() != first.score()
 
 
 @dataclass(frozen=True)
@@ -501,11 +501,11 @@ def test_a_report_of_a_low_r2_stays_within_its_pictures(tmp_path: Path) -> None:
         for name, lr in (("slow", 1e-4), ("slower", 1e-5))
         for seed in (0, 1)
     ]
-    assert max(run.student() for run in runs) < -1
+    assert max(run.score() for run in runs) < -1
     for another in (None, "high"):
         if another:  # from here on one is in sight, and the others are far below it
             runs.append(REGRESSION.train(tmp_path / another, label=another, epochs=2, optimizer=OptimizerSpec(lr=0.01)))
-            assert runs[-1].student() > -1
+            assert runs[-1].score() > -1
         comparison = compare_runs([run.folder for run in runs])
         page = render(comparison, read_arms(comparison))
         assert all(0 <= height <= 222 for height in heights(page))

@@ -218,7 +218,11 @@ def test_features_that_were_not_cached_are_refused(tmp_path: Path) -> None:
         ({"targets_form": "sample:5@2"}, "temperature"),
         ({"targets_form": "sample:5@3", "method": MethodSpec("kd", {"standardise": True})}, "standardise"),
         ({"targets_form": "top-k:10"}, "whole"),
-        ({"engine": EngineSpec(threads=1, pipeline=True)}, "cache_targets"),
+        ({"engine": EngineSpec(threads=1, pipeline=True)}, "pipeline=True has another way"),
+        (
+            {"engine": EngineSpec(threads=1, pipeline=True), "cache_targets": False, "targets_form": "float16"},
+            "pipeline=True has another way",
+        ),
     ],
     ids=str,
 )

@@ -39,8 +39,10 @@ def check_pipeline(run: ResolvedRun, teacher: Path) -> None:
         raise UserError(f"--pipeline: method {spec.method.name} with these options has one role. Leave it out.")
     if spec.engine.processes > 1:
         raise UserError("--pipeline gives teacher and student a device each: leave out --devices and --nodes.")
-    if spec.cache_targets or spec.targets_path is not None:
-        raise UserError("--pipeline has another way to its teacher: leave out --cache-targets and --targets-path.")
+    if spec.cache_targets or spec.targets_path is not None or spec.targets_form != "whole":
+        raise UserError(
+            "--pipeline has another way to its teacher: leave out --cache-targets, --targets-path and --targets-form."
+        )
     if spec.record or spec.teacher_path not in (None, str(teacher.resolve())):
         raise UserError("--pipeline trains and records its own teacher: leave out --record and --teacher-path.")
     for role in run.roles[:-1]:
