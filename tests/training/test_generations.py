@@ -212,12 +212,14 @@ def test_hints_do_not_lead_in_a_circle(finished: Path, capsys: pytest.CaptureFix
 
 def test_a_resumed_run_keeps_the_threads_it_began_with(tmp_path: Path, stopped: Path, whole: Path) -> None:
     run = shutil.copytree(stopped, tmp_path / "run")
+    threads: set[int] = set()
     torch.set_num_threads(2)
     try:
         open_ = replace(SPEC, engine=replace(SPEC.engine, threads=None))
-        found = train(open_, run, if_exists="resume")
-        assert torch.get_num_threads() == 1
+        found = train(open_, run, if_exists="resume", callback=lambda event: threads.add(torch.get_num_threads()))
+        assert torch.get_num_threads() == 2, "the caller's number is put back"
     finally:
         torch.set_num_threads(1)
+    assert threads == {1}
     assert found.environment == json.loads((whole / "result.json").read_text())["environment"]
     assert read_spec(run).engine.threads == 1
