@@ -145,6 +145,16 @@ def test_blocks_that_end_with_the_run_go_on_in_a_longer_one(tmp_path: Path) -> N
     assert_same_bits(tensors(tmp_path / "longer"), tensors(tmp_path / "whole"))
 
 
+def test_a_damaged_best_student_is_not_copied_whatever_its_size(tmp_path: Path) -> None:
+    spec = replace(SHORT, data=HELD)
+    train(spec, tmp_path / "short")
+    with (tmp_path / "short/best/config.json").open("r+b") as file:
+        file.truncate(1 << 40)  # sparse: it takes no room, but a copy of it would
+    with pytest.raises(UserError, match=r"best/config\.json"):
+        train(replace(spec, epochs=4), tmp_path / "longer", extend=tmp_path / "short")
+    assert not (tmp_path / "longer/begin/best").exists()
+
+
 def test_what_no_longer_run_contains_is_refused(tmp_path: Path) -> None:
     def refused(line: str, folder: Path, **changes: Any) -> None:
         with pytest.raises(UserError) as error:

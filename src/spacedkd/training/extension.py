@@ -23,6 +23,7 @@ from spacedkd.data.sources import Library
 from spacedkd.runs import checkpoint
 from spacedkd.runs.folder import RunFolder
 from spacedkd.runs.result import matches_digest
+from spacedkd.runtime.documents import MOST_BYTES
 from spacedkd.runtime.errors import UserError, pluralize
 from spacedkd.schedule import Turn, with_defaults
 from spacedkd.training.state import check_same_data
@@ -188,6 +189,13 @@ def copy_start(run: RunFolder, folder: RunFolder, longer: ResolvedRun) -> None:
                 f"--extend: {run.best / WEIGHTS} was changed or damaged: it is not the best student of that run. "
                 f"Remove {run.best} to continue without it."
             )
+        for name in run.handle.names(run.best):
+            # The weights have a digest; without a limit another file, damaged to be sparse, would fill the disk.
+            if name != WEIGHTS and run.handle.size(run.best / name) > MOST_BYTES:
+                raise UserError(
+                    f"--extend: {run.best / name} is larger than any file beside weights: it was changed or damaged. "
+                    f"Remove {run.best} to continue without the best student."
+                )
         _copy_folder(run, run.best, folder, folder.begin / "best")
 
 
