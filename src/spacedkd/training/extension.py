@@ -189,13 +189,6 @@ def copy_start(run: RunFolder, folder: RunFolder, longer: ResolvedRun) -> None:
                 f"--extend: {run.best / WEIGHTS} was changed or damaged: it is not the best student of that run. "
                 f"Remove {run.best} to continue without it."
             )
-        for name in run.handle.names(run.best):
-            # The weights have a digest; without a limit another file, damaged to be sparse, would fill the disk.
-            if name != WEIGHTS and run.handle.size(run.best / name) > MOST_BYTES:
-                raise UserError(
-                    f"--extend: {run.best / name} is larger than any file beside weights: it was changed or damaged. "
-                    f"Remove {run.best} to continue without the best student."
-                )
         _copy_folder(run, run.best, folder, folder.begin / "best")
 
 
@@ -209,7 +202,15 @@ def restore_start(folder: RunFolder) -> None:
 
 
 def _copy_folder(source_run: RunFolder, source: Path, target_run: RunFolder, target: Path) -> None:
+    names = source_run.handle.names(source)
+    for name in names:
+        # The weights have a digest; without a limit another file, damaged to be sparse, would fill the disk.
+        if name != WEIGHTS and source_run.handle.size(source / name) > MOST_BYTES:
+            raise UserError(
+                f"{source / name} is larger than any file beside weights: it was changed or damaged. Remove {source} "
+                "to continue without the best student."
+            )
     with target_run.handle.write_folder(target) as unfinished:
-        for name in source_run.handle.names(source):
+        for name in names:
             with source_run.handle.reading(source / name) as file, (unfinished / name).open("xb") as copy:
                 shutil.copyfileobj(file, copy)
