@@ -101,8 +101,7 @@ class SeededBatchSampler(Order, DistributedSampler[list[SeededRow]]):
         """Set the rank to that of this process in torch.distributed, unless the user gave one."""
         if self.rank_is_given:
             return
-        is_alone = not (distributed.is_available() and distributed.is_initialized())
-        self.rank, self.ranks = (0, 1) if is_alone else (distributed.get_rank(), distributed.get_world_size())
+        self.rank, self.ranks = rank_and_processes()
         _check_batches(self.count, self.batch_size, self.drop_last, self.ranks)
 
     def set_step(self, step: int) -> None:
@@ -134,6 +133,12 @@ class SeededBatchSampler(Order, DistributedSampler[list[SeededRow]]):
         batch = self.global_batch(step)
         pairs = zip(batch.own_rows.tolist(), batch.positions.tolist(), strict=True)
         return [SeededRow(row, seed_for(batch.seed, position)) for row, position in pairs]
+
+
+def rank_and_processes() -> tuple[int, int]:
+    """Return the number of this process in torch.distributed, and how many there are; 0 and 1 where it is not used."""
+    is_used = distributed.is_available() and distributed.is_initialized()
+    return (distributed.get_rank(), distributed.get_world_size()) if is_used else (0, 1)
 
 
 def _check_batches(count: int, batch_size: int, drop_last: bool, ranks: int) -> None:

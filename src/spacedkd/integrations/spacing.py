@@ -31,7 +31,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from spacedkd.data.dataloader import SeededBatchSampler
+from spacedkd.data.dataloader import SeededBatchSampler, rank_and_processes
 from spacedkd.data.generators import preserve_generators
 from spacedkd.runtime.documents import read_small_json
 from spacedkd.runtime.errors import Damaged, UserError, format_value, pluralize, whole_number
@@ -693,7 +693,7 @@ class Passes:
 
 
 def _processes() -> int:
-    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+    return rank_and_processes()[1]
 
 
 def _wait_for_all() -> None:
@@ -703,7 +703,7 @@ def _wait_for_all() -> None:
 
 
 def _rank() -> int:
-    return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
+    return rank_and_processes()[0]
 
 
 def _accelerate_is_used() -> bool:

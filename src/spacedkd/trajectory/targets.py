@@ -29,9 +29,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from spacedkd.config.spec import TARGETS_FORM, check_folder
+from spacedkd.data.dataloader import rank_and_processes
 from spacedkd.runs import tensor_file
 from spacedkd.runs.tensor_file import copy_to_cpu
 from spacedkd.runtime.documents import read_json
@@ -410,11 +411,7 @@ def draw_seed(seed: int, step: int, part: int = 0) -> int:
 
 
 def _process_numbers(rank: int | None, ranks: int | None) -> tuple[int, int]:
-    if rank is not None and ranks is not None:
-        return rank, ranks
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return 0, 1
+    return rank_and_processes() if rank is None or ranks is None else (rank, ranks)
 
 
 def _layout(tensor: Tensor) -> str:
